@@ -20,7 +20,7 @@ LOOKED_AT = 100
 
 def recognised(settings: Settings) -> Settings:
     """The settings with the format of each input that has none, by its first records. "auto" stays for texts, and for
-    an input with a text field or a template, at a URL, or unreadable: reading it reports why."""
+    an input with a text field, at a URL, or unreadable: reading it reports why."""
     formats = [_format(block, settings) for block in settings.input.each]
     if all(block.format == name for block, name in zip(settings.input.each, formats, strict=True)):
         return settings
@@ -36,9 +36,7 @@ def recognised(settings: Settings) -> Settings:
 
 def _format(block: Input, settings: Settings) -> str:
     # Every access to a URL is a request.
-    named = (
-        block.template is not None or "text_field" in block.model_fields_set or any(map(is_url, block.paths))
-    )
+    named = "text_field" in block.model_fields_set or any(map(is_url, block.paths))
     if block.format != "auto" or named:
         return block.format
     try:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
-from dagster_divorder.chats.input_template import PROMPTS
 
 KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
@@ -49,20 +48,21 @@ class Structure(NamedTuple):
     @property
     def setting(self) -> str:
         """The setting of `[input]` that reads such records."""
-        is_prompt = self.form == "template"
-        return f"template = {json.dumps(PROMPTS)}" if is_prompt else f"format = {json.dumps(self.form)}"
+        return f"format = {json.dumps(self.form)}"
 
     def said(self, *, by_jq: bool = True) -> str:
         """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
             return f"{self.name}: set input.{self.setting}, and no input.text_field"
+        if self.fields == ("prompt",):
+            return f"{self.name}: write the text of the turns into a field, and name it in input.text_field"
         if len(self.fields) == 1:
             field = json.dumps(self.fields[0])
             jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
             return f"{self.name}; lists of turns are read from the field 'messages': rename the field{jq}"
         return (
             f"{self.name}, but it is unclear which fields are question and answer: call them 'instruction' and "
-            f"'output' for a chat, or join them into a text by input.template; or, for one field alone, set "
+            f"'output' for a chat, or join them into one text in a field of its own; or, for one field alone, set "
             f"input.text_field = {json.dumps(self.fields[-1])}"
         )
 
@@ -72,7 +72,7 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
     if isinstance(record.get("prompt"), list) and is_turns(record["prompt"]):
-        return Structure("prompts without answers", ("prompt",), "template")
+        return Structure("prompts without answers", ("prompt",), None)
     if lists := [name for name, value in record.items() if is_turns(value)]:
         return Structure("chat messages", (lists[0],), None)
     asked, answered = (
@@ -144,7 +144,7 @@ def _is_text(head: bytes) -> bool:
 def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     structure = structure_of(record)
     kind, (*_, field), other = structure or ("a text", ("text",), "text" if "text" in record else None)
-    if other not in (None, form) and "template" not in (form, other):
+    if other not in (None, form):
         kind = structure.said() if structure and form == "text" else kind
         blocks = "\n".join(f'[[input]]\npaths = ["{f}.jsonl"]\nformat = "{f}"\n' for f in (form, other))
         return (

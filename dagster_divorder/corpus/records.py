@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.chats.document import MARK, Conversation, as_document
+from dagster_divorder.chats.document import MARK, as_document
 from dagster_divorder.chats.forms import (
     NAMES,
     another_form,
@@ -20,7 +20,6 @@ from dagster_divorder.chats.forms import (
     refuse_written,
     without_nulls,
 )
-from dagster_divorder.chats.input_template import compiled, templated
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.columns import id_of
@@ -110,12 +109,9 @@ def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
     Raises:
         InputError: the record does not have the shape's form, or the chat template refuses it.
     """
-    if shape.form == "template":
-        conversation: Conversation = templated(record, shape.jinja or "")
-    else:
-        conversation = conversation_of_record(record, shape.form)
-        if shape.chat_template is not None:
-            shape.chat_template.check(conversation)
+    conversation = conversation_of_record(record, shape.form)
+    if shape.chat_template is not None:
+        shape.chat_template.check(conversation)
     try:
         return as_document(conversation)
     except orjson.JSONEncodeError as error:
@@ -124,15 +120,15 @@ def conversation_in(record: Mapping[str, Any], shape: Shape) -> bytes:
 
 def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
     """Documents of Parquet rows. A null inside the row of a conversation counts as a missing key, because Arrow's
-    structs do not distinguish them. A template sees nulls of columns.
+    structs do not distinguish them.
 
     Raises:
         InputError: the text column is missing or does not hold strings, so no row of the file can be read.
     """
-    is_text_form, is_template = shape.form == "text", shape.form == "template"
+    is_text_form = shape.form == "text"
     invalid = _invalid_rows(rows, shape.text_field if is_text_form else "")
     texts = _texts_of(rows, shape.text_field) if is_text_form else []
-    read = compiled(shape.jinja or "")[1] if is_template else {*NAMES, "text"}
+    read = {*NAMES, "text"}
     names = [name for name in rows.schema.names if name in read and rows.schema.names.count(name) == 1]
     columns = [] if is_text_form else [json_values(rows.column(name), objects=True) for name in names]
 
@@ -141,9 +137,7 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
             raise InputError(invalid[at])
         if not is_text_form:
             values = zip(names, (column[at] for column in columns), strict=True)
-            record = {
-                name: without_nulls(value) for name, value in values if is_template or value is not None
-            }
+            record = {name: without_nulls(value) for name, value in values if value is not None}
             return conversation_in(record, shape)
         text = texts[at]
         if not text:

@@ -23,7 +23,7 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. form: `Input.form`. jinja: `Input.template`. chat_template: the
+    """Fields of an input: see `settings.Input`. form: `Input.form`. chat_template: the
     template that must accept conversations, None for texts. key: identifies its records, 0 for a single input. label:
     start of its messages if there are several inputs. as_lines: rows are stored as JSON lines."""
 
@@ -32,7 +32,6 @@ class Shape:
     source_field: str | None = None
     source: str | None = None
     form: str = "text"
-    jinja: str | None = None
     chat_template: ChatTemplate | None = None
     key: int = 0
     label: str = ""
@@ -51,7 +50,7 @@ class Shape:
     @property
     def setting(self) -> str:
         """The setting that says what a record holds."""
-        return {"text": "input.text_field", "template": "input.template"}.get(self.form, "input.format")
+        return "input.text_field" if self.form == "text" else "input.format"
 
     def field(self, name: str) -> str:
         """The name of a field in this input."""
@@ -72,10 +71,8 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
         fields = (block.text_field, block.id_field, block.source_field, block.source)
         key, label = 0, ""
         if isinstance(settings.input, Inputs):
-            # Texts keep the key from before other forms existed.
-            form = () if block.form == "text" else (block.form, block.template)
-            key = int.from_bytes(blake3(orjson.dumps((*fields, *form))).digest(8))
+            key = int.from_bytes(blake3(orjson.dumps((*fields, block.form))).digest(8))
             more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
             label = f"input {number} ({block.paths[0]}{more}): "
-        shapes.append(Shape(*fields, block.form, block.template, None, key, label))
+        shapes.append(Shape(*fields, block.form, None, key, label))
     return tuple(shapes)

@@ -156,7 +156,7 @@ def test_rows_hold_the_same_conversations_as_lines(kind: str) -> None:
 
 
 def test_maps_in_rows_are_objects() -> None:
-    """Whatever holds the map: a struct in a list, a dictionary, a column that a template reads."""
+    """Whatever holds the map: a struct in a list, a dictionary."""
     chat = CHATS[0]
     text_map = pa.map_(pa.string(), pa.string())
     function = pa.struct([("name", pa.string()), ("arguments", text_map)])
@@ -174,9 +174,6 @@ def test_maps_in_rows_are_objects() -> None:
     (line,) = parse_lines([orjson.dumps(chat)], Shape(form="messages"))
     (row,) = parse_rows(rows, Shape(form="messages"))
     assert conversation(row) == conversation(line)
-    rows = pa.record_batch({"x": pa.array([[("a", "1")], None], text_map)})
-    documents = parse_rows(rows, Shape(form="template", jinja="{{ x.a if x else 'none' }}"))
-    assert [conversation(document).text for document in documents] == ["1", "none"]
 
 
 def test_rows_of_prompts_are_refused_one_by_one() -> None:
@@ -193,9 +190,6 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     assert isinstance(document, bytes)
     assert isinstance(reason, str) and "column 'time' is not valid" in reason
     assert reasons == ["no field 'prompt'", "the completion is empty"]
-    documents = parse_rows(rows, Shape(form="template", jinja="{{ prompt or 'none' }} {{ completion }}"))
-    assert documents.pop(1) == reason
-    assert [conversation(document).text for document in documents] == ["a x", "none z", "d "]
 
 
 @pytest.mark.parametrize(
@@ -203,8 +197,6 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     [
         (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
         (b'{"messages": "[\\"\\\\ud800\\"]"}', Shape(form="messages"), "is a string that is not JSON"),
-        (b'{"a": 1}', Shape(form="template", jinja="{{ '\\ud800' }}"), "cannot be written as JSON"),
-        (b'{"a": 1}', Shape(form="template", jinja="{{ b }}"), "input.template: 'b' is undefined"),
     ],
 )
 def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:

@@ -230,7 +230,7 @@ def records_key(run: Run, kind: str) -> str:
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
     if run.settings.masked:
         # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
-        reading = [reading, given.form, given.template, template.fingerprint if template else None, 2]
+        reading = [reading, given.form, template.fingerprint if template else None, 2]
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 
