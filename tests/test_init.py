@@ -18,7 +18,7 @@ import yaml
 
 import dagster_divorder
 from dagster_divorder.cli import main
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings, load_settings

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings.loading import load_settings
 from dagster_divorder.stages import open_run

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from histories import WORDS, History, Sections
 
 from dagster_divorder import run_all
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.chat_templates import DEFAULT
 from dagster_divorder.readers.export import read_export_manifest

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dagster_divorder.core.arrow import is_text, number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import MAX_CATEGORIES, as_category, is_whole, number_text
-from dagster_divorder.corpus.json_records import parse, with_exact_integers
+from dagster_divorder.corpus.inputs import parse
 from dagster_divorder.errors import InputError
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
@@ -45,14 +45,8 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
         columns = {field: column_at(table, field) for field in fields}
         missing = pa.nulls(table.num_rows)
         return pa.table({f: missing if column is None else column for f, column in columns.items()})
-    lines = content.to_pylist()
-    records = [parse(line) for line in lines]
-    return pa.table(
-        {
-            field: _column([_value(line, record, field) for line, record in zip(lines, records, strict=True)])
-            for field in fields
-        }
-    )
+    records = [parse(line) for line in content.to_pylist()]
+    return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
 
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
@@ -62,21 +56,21 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
     Raises:
         InputError: the column holds neither texts, whole numbers nor booleans.
     """
-    if not pa.types.is_struct(content.type):
-        return column if constant is None else pa.chunked_array([_column([constant] * len(content))])
+    rows = pa.types.is_struct(content.type)
     if constant is not None:
-        return pa.chunked_array([text_array([constant] * len(content))])
-    values = as_category(
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-    )
-    kind = values.type
-    if not (
-        is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
-    ):
+        values = [constant] * len(content)
+        return pa.chunked_array([text_array(values) if rows else _column(values)])
+    if not rows:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = (column := as_category(column)).type
+    fits = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    if not fits:
         raise InputError(
             f"the source of one of several inputs is a column of {kind}; expected texts, whole numbers or booleans"
         )
-    return values.cast(pa.large_string())
+    return column.cast(pa.large_string())
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
@@ -87,33 +81,13 @@ def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
         InputError: several Parquet columns have this name.
     """
     if pa.types.is_struct(content.type):
-        ids = [as_id(value) for value in extract(content, [field]).column(0).to_pylist()]
+        values = extract(content, [field]).column(0).to_pylist()
     else:
-        ids = [id_of(line, field) for line in content.to_pylist()]
+        values = [value_at(parse(line), field) for line in content.to_pylist()]
+    ids = [as_id(value) for value in values]
     numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
     texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
     return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
-
-
-def id_of(line: bytes, field: str) -> int | str | None:
-    """The id of a JSON record in a field (see `as_id`), with every digit.
-
-    Raises:
-        orjson.JSONDecodeError: the line is not JSON.
-    """
-    record = parse(line)
-    if not isinstance(record, dict):
-        return None
-    return as_id(_value(line, record, field))
-
-
-def _value(line: bytes, record: Any, field: str) -> Any:
-    """The value of a JSON record in a field; a whole number has every digit, also beyond 64 bits."""
-    value = value_at(record, field)
-    if isinstance(value, float) and abs(value) >= 1 << 63:
-        exact = value_at(parse(with_exact_integers(line)), field)
-        return int(exact) if isinstance(exact, str) else value
-    return value
 
 
 def as_id(value: Any) -> int | str | None:
@@ -142,18 +116,17 @@ def may_hold_ids(kind: pa.DataType) -> bool:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
-    numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
-    texts = [
-        _digits(value) if number else _as_text(value) for value, number in zip(values, is_number, strict=True)
-    ]
+    numbers, texts = list[float | None](), list[str | None]()
+    for value in values:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers.append(float(value))
+            is_exact = isinstance(value, float) or abs(value) < 1 << 53
+            texts.append(None if is_exact else str(value))
+        else:
+            numbers.append(None)
+            texts.append(_as_text(value))
     parts = [number_array(numbers, np.float64), text_array(texts)]
     return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
-
-
-def _digits(number: float) -> str | None:
-    """The digits of a whole number from 2^53 on, which float64 may round; None for other numbers."""
-    return str(number) if isinstance(number, int) and abs(number) >= 1 << 53 else None
 
 
 def _as_text(value: Any) -> str | None:
@@ -198,8 +171,3 @@ def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.Chunked
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))
-
-
-def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """The parts of a column, concatenated."""
-    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)

@@ -8,10 +8,11 @@ match is not counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -91,14 +92,14 @@ def as_one_kind(
     Raises:
         InputError: a file is not Parquet.
     """
-    kinds = {corpus_input.kind for corpus_input in inputs}
+    kinds = {each.kind for each in inputs}
     if kinds == {"parquet"} and len(inputs) > 1:
         schemas, columns = [], known()
-        for corpus_input in inputs:
-            first = corpus_input.files[0]
-            with corpus_input.shape.naming():
-                schemas.append(read_schema(first, None, columns(first)))
-        kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
+        for each in inputs:
+            with each.shape.naming():
+                schemas.append(read_schema(each.files[0], None, columns(each.files[0])))
+        if not all(schema.equals(schemas[0]) for schema in schemas):
+            kinds.add("jsonl")
     if kinds == {"parquet"}:
         return "parquet", list(inputs)
     return "jsonl", [
@@ -139,19 +140,20 @@ def find_files(
             real = real_place(str(source))
             if search.is_own(real):
                 left_out.add(os.path.dirname(real))
+            elif why := why_unusable(str(source)):
+                raise InputError(f"input.paths: {why}")
             else:
-                if why := why_unusable(str(source)):
-                    raise InputError(f"input.paths: {why}")
                 matches.setdefault(real, source)
         if not matches:
-            ours = (
-                f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
-                if left_out
-                else ""
+            counts = ", ".join(
+                f"{number:,} {end}" for end, number in sorted(Counter(others.values()).items())
             )
+            ours = f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours}{_others(others)}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours if left_out else ''}"
+                f"{f'; there is {counts}' if counts else ''}"
+                f"{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
@@ -164,12 +166,6 @@ def find_files(
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
-
-
-def _others(others: Mapping[str, str]) -> str:
-    """The end of a message: other files by the end of their names."""
-    counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
-    return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:
@@ -202,10 +198,8 @@ class _Search:
     def _entries(self, folder: str) -> dict[str, Entry]:
         """Entries of a folder, sorted by name; each folder is listed once."""
         if folder not in self.known:
-            try:
+            with _listing():
                 self.known[folder] = dict(sorted(self.base.entries(folder).items()))
-            except OSError as error:
-                raise _unreadable(error) from error
         return self.known[folder]
 
     def _entry(self, path: str) -> Entry:
@@ -220,10 +214,8 @@ class _Search:
         folder, name = os.path.split(path)
         if folder in self.known:
             return self.known[folder].get(name, "neither")
-        try:
+        with _listing():
             return self.base.entry(path)
-        except OSError as error:
-            raise _unreadable(error) from error
 
     def _in_folder(self, base: str) -> Iterator[Source]:
         """The corpus files of a folder; counts other files."""
@@ -233,9 +225,8 @@ class _Search:
             self.skipped.add(real_place(base))
             return
         for folder in self._below(base, (".", "_")):
-            entries = self._entries(folder)
             dataset = self._files_of_dataset(folder)
-            for name, entry in entries.items():
+            for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
                     self.others[path] = "hidden (. or _)"
@@ -243,11 +234,9 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif entry == "folder":
                     continue
-                elif dataset is not None and name not in dataset:
-                    self.others[path] = (
-                        "of the cache of datasets" if name.endswith(".arrow") else _ending(name)
-                    )
-                elif not kind_by_name(entry):
+                elif dataset is not None and name not in dataset and name.endswith(".arrow"):
+                    self.others[path] = "of the cache of datasets"
+                elif not kind_by_name(entry) or (dataset is not None and name not in dataset):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
@@ -288,11 +277,16 @@ class _Search:
             for below in self._below(folder, (".",)):
                 yield from self._in_glob(below, rest or ["*"])
             return
-        for path, entry in self._matching(folder, part):
-            if entry == "folder":
-                if rest and not self._is_ours(path):
-                    yield from self._in_glob(path, rest)
-            elif not rest and entry != "neither":
+        matching = {part: self._entry(os.path.join(folder, part))} if not _MAGIC.search(part) else {}
+        for name, entry in (matching or self._entries(folder)).items():
+            if name not in matching and (
+                not fnmatchcase(name, part) or (name.startswith(".") and not part.startswith("."))
+            ):
+                continue
+            path = os.path.join(folder, name)
+            if entry == "folder" and rest and not self._is_ours(path):
+                yield from self._in_glob(path, rest)
+            elif isinstance(entry, Source) and not rest:
                 yield entry
 
     def _is_ours(self, folder: str) -> bool:
@@ -307,16 +301,6 @@ class _Search:
         """Whether a path without links is in a folder that this run writes."""
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
-    def _matching(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
-        """Path and entry of everything in a folder that matches one part of a pattern."""
-        if not _MAGIC.search(part):
-            path = os.path.join(folder, part)
-            yield path, self._entry(path)
-            return
-        for name, entry in self._entries(folder).items():
-            if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
-                yield os.path.join(folder, name), entry
-
     def _is_store(self, folder: str) -> bool:
         entry = self._file_entry(os.path.join(folder, FORMAT_FILE))
         if not isinstance(entry, Source):
@@ -326,20 +310,23 @@ class _Search:
 
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or the remains of a killed run's."""
-        names = self._entries(folder)
-        place = as_place(folder)
+        names, place = self._entries(folder), as_place(folder)
+        if any(name == MANIFEST or name.startswith(TEMPORARY) for name in names):
+            return True
         # An export's manifest lies beside it.
         has_manifest = isinstance(self._file_entry(str(file_at(place, EXPORT_MANIFEST))), Source)
-        if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
-            return True
-        return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
+        return has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None
 
 
-def _unreadable(error: OSError) -> InputError:
-    return InputError(
-        f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or name "
-        f"other paths"
-    )
+@contextlib.contextmanager
+def _listing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or "
+            f"name other paths"
+        ) from error
 
 
 def _ending(name: str) -> str:

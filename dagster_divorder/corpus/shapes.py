@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from blake3 import blake3
@@ -23,9 +23,9 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. form: `Input.form`. chat_template: the
-    template that must accept conversations, None for texts. key: identifies its records, 0 for a single input. label:
-    start of its messages if there are several inputs. as_lines: rows are stored as JSON lines."""
+    """Fields of an input: see `settings.Input`. form: `Input.form`. chat_template: the template that must accept
+    conversations, None for texts. key: identifies its records, 0 for a single input. label: start of its messages if
+    there are several inputs. as_lines: rows are stored as JSON lines."""
 
     text_field: str = "text"
     id_field: str | None = None
@@ -68,11 +68,14 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
     """The shapes of the inputs, in order."""
     shapes = []
     for number, block in enumerate(settings.input.each, 1):
-        fields = (block.text_field, block.id_field, block.source_field, block.source)
-        key, label = 0, ""
+        shape = Shape(block.text_field, block.id_field, block.source_field, block.source, block.form)
         if isinstance(settings.input, Inputs):
-            key = int.from_bytes(blake3(orjson.dumps((*fields, block.form))).digest(8))
+            fields = (block.text_field, block.id_field, block.source_field, block.source, block.form)
             more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
-            label = f"input {number} ({block.paths[0]}{more}): "
-        shapes.append(Shape(*fields, block.form, None, key, label))
+            shape = replace(
+                shape,
+                key=int.from_bytes(blake3(orjson.dumps(fields)).digest(8)),
+                label=f"input {number} ({block.paths[0]}{more}): ",
+            )
+        shapes.append(shape)
     return tuple(shapes)

@@ -114,7 +114,7 @@ class Input(_Section):
 
     @property
     def form(self) -> str:
-        """What a record holds: `format`; "text" where `corpus.formats.recognised` has not looked."""
+        """What a record holds: `format`; "text" where `corpus.peek.recognised` has not looked."""
         return "text" if self.format == "auto" else self.format
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import as_category
-from dagster_divorder.corpus.columns import concat, extract, extract_ids, settle
+from dagster_divorder.corpus.columns import extract, extract_ids, settle
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -42,7 +42,7 @@ def column(values: list[Any]) -> pa.ChunkedArray:
         # float64 would round them: every digit stays, up to 64 bits.
         ([1, (1 << 53) + 1, None], [1, (1 << 53) + 1, None]),
         ([1, (1 << 64) - 1], [1, (1 << 64) - 1]),
-        ([1, 1 << 64], [1.0, float(1 << 64)]),
+        ([1, 1 << 64], [1.0, float(1 << 64)]),  # beyond 64 bits
         ([0.5, (1 << 53) + 1], [0.5, float(1 << 53)]),
         ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
         ([None, None], [None, None]),
@@ -60,7 +60,6 @@ def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: 
         ([1, 2.5], [1.0, 2.5]),
         ([1, 1 << 53, (1 << 53) + 1], ["1", "9007199254740992", "9007199254740993"]),
         ([(1 << 64) - 1, (1 << 64) - 2], ["18446744073709551615", "18446744073709551614"]),
-        ([1 << 64, (1 << 64) + 1, -(1 << 70)], [str(1 << 64), str((1 << 64) + 1), str(-(1 << 70))]),
         ([1e300, 1.5], [1e300, 1.5]),
         ([(1 << 53) + 1, "a", (1 << 53) + 2.0], ["9007199254740993", "a", "9007199254740994"]),
         ([(1 << 53) + 1, 0.5], [float(1 << 53), 0.5]),
@@ -101,7 +100,8 @@ def test_fragments_and_records_left_out_do_not_matter(
 ) -> None:
     used = data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1))
     bounds = sorted({0, len(held), *(cut for cut in cuts if cut < len(held))})
-    parts = concat([column(held[low:high]) for low, high in pairwise(bounds)])
+    tables = [pa.table({"x": column(held[low:high])}) for low, high in pairwise(bounds)]
+    parts = pa.concat_tables(tables).column("x")
     expected = settle(column([held[at] for at in used]))
     found = settle(parts.take(pa.array(used)))
     assert found.type == expected.type

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from numbers import Number
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number, is_text
-from dagster_divorder.core.fields import column_at
+from dagster_divorder.core.fields import column_at, fields_of
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.columns import concat, extract, settle, sources
+from dagster_divorder.corpus.columns import extract, settle, sources
 from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.inputs import read_schema
 from dagster_divorder.corpus.peek import first_records, unseen
@@ -67,13 +67,13 @@ def score_field(settings: Settings) -> str | None:
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used. A
+    """The traits for which records have codes: those that an order balances, and `mixing.trait` if it is used. A
     crossed trait comes behind the two that it crosses."""
-    crossed = [settings.mixed_trait] if settings.repeats else []
-    own = [
-        trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1
-    ]
-    return list(dict.fromkeys([*own, *(settings.mixed_traits if crossed else ()), *crossed]))
+    if not settings.repeats:
+        return list(settings.order.traits)
+    mixed, crossed = settings.mixed_traits, settings.mixed_trait
+    own = [trait for trait in settings.order.traits if trait != crossed or len(mixed) == 1]
+    return list(dict.fromkeys([*own, *mixed, crossed]))
 
 
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
@@ -104,8 +104,10 @@ def _check_settings(run: Run) -> None:
             cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has
             lost one since, its stage reports it.
     """
-    known, fields = _seen_before(run), fields_read(run.settings)
-    new = [field for field in fields if field not in known]
+    last, fields = None, fields_read(run.settings)
+    with contextlib.suppress(DamagedFileError):  # the run makes a damaged file again
+        last = load_receipt(run.store, "fields")
+    new = [field for field in fields if not last or field not in last.facts["fields"]]
     for field in unseen(find_inputs(run.settings), new):
         raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
     kind, inputs = found_inputs(run) if fields else ("jsonl", [])
@@ -169,21 +171,12 @@ def is_numeral(text: str) -> bool:
     return True
 
 
-def _seen_before(run: Run) -> set[str]:
-    """Fields of the last run."""
-    # The run makes a damaged file again.
-    with contextlib.suppress(DamagedFileError):
-        if fields := load_receipt(run.store, "fields"):
-            return {str(field) for field in fields.facts["fields"]}
-    return set()
-
-
 def _field_names(inputs: Sequence[Found]) -> set[str]:
     """The fields of the first records of each input, including fields of nested objects."""
     names: set[str] = set()
-    for record in chain(*(islice(first_records([found]), NAMED) for found in inputs)):
-        for name, value in record.items():
-            names |= {name, *(f"{name}.{inner}" for inner in value)} if isinstance(value, dict) else {name}
+    for found in inputs:
+        for record in islice(first_records([found]), NAMED):
+            names |= record.keys() | {name for name, _ in fields_of(record, 2)}
     return names
 
 
@@ -203,34 +196,26 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 
 
-def category_fields(settings: Settings) -> set[str]:
-    """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` if it is used."""
-    mixed = settings.mixed_traits if settings.repeats else ()
-    return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
-
-
 def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order; `category_fields` as categories.
+    """Fields of the records, in input order; the source and `mixing.trait` as categories.
 
     Raises:
         InputError: no record has one of the fields.
     """
     if not fields:
         return pa.table({})
-    return read_fields(
-        run.store, run.view, run.receipt("fields"), *fields, categories=category_fields(run.settings)
-    )
+    mixed = run.settings.mixed_traits if run.settings.repeats else ()
+    # Their whole numbers are names, not amounts.
+    categories = {run.settings.input.source_field, *mixed} - {*built_in(run.settings)}
+    return read_fields(run.store, run.view, run.receipt("fields"), *fields, categories=categories)
 
 
 def read_fields(
-    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
+    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str | None] = ()
 ) -> pa.Table:
     """As `load_fields`, for the receipt of `fields`."""
-    tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))
-    columns = {
-        field: settle(concat([table.column(field) for table in tables]), categories=field in categories)
-        for field in fields
-    }
+    table = pa.concat_tables(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))
+    columns = {field: settle(table.column(field), categories=field in categories) for field in fields}
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)
