@@ -72,11 +72,12 @@ def cut(
     file_before, previous = begin.file, np.uint64(0)
     for file, block in blocks:
         if file != file_before:
-            if not borders.isdisjoint(range(file_before + 1, file + 1)):
+            # Files between may be empty.
+            if crossed := borders & {*range(file_before + 1, file + 1)}:
                 if parts:
                     yield Lines(parts, True)
                     parts, lines, size = [], 0, 0
-                if end is not None and Place(file, 0) >= end:
+                if end is not None and Place(max(crossed), 0) >= end:
                     return
                 owned = True
             file_before, previous = file, np.uint64(0)

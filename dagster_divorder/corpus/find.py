@@ -22,7 +22,6 @@ from dagster_divorder.corpus.inputs import (
     JSONL_SUFFIXES,
     PARQUET_SUFFIXES,
     Kind,
-    kind_by_name,
     kind_of,
     read_schema,
 )
@@ -157,7 +156,15 @@ def find_files(
             )
         for real, source in matches.items():
             files.setdefault(real, source)
-    kinds = {kind_of(path): path for path in files.values()}
+    kinds: dict[Kind, Source] = {}
+    for path in files.values():
+        if not (kind := kind_of(path)):
+            remedy = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+            raise InputError(
+                f"{path} is neither JSONL nor Parquet by its name; expected one of "
+                f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
+            )
+        kinds[kind] = path
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
@@ -236,7 +243,7 @@ class _Search:
                     continue
                 elif dataset is not None and name not in dataset and name.endswith(".arrow"):
                     self.others[path] = "of the cache of datasets"
-                elif not kind_by_name(entry) or (dataset is not None and name not in dataset):
+                elif not kind_of(entry) or (dataset is not None and name not in dataset):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):

@@ -26,7 +26,7 @@ from blake3 import blake3
 
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
-from dagster_divorder.corpus.looks import CSV_REMEDY, looks_like
+from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
@@ -81,22 +81,7 @@ class Block:
         return Block(self.content[:lines], *(array[:lines] for array in arrays))
 
 
-def kind_of(path: Source) -> Kind:
-    """Kind of a file, from its name.
-
-    Raises:
-        InputError: the name has neither ending.
-    """
-    if kind := kind_by_name(path):
-        return kind
-    remedy = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
-    raise InputError(
-        f"{path} is neither JSONL nor Parquet by its name; expected one of "
-        f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
-    )
-
-
-def kind_by_name(path: Source) -> Kind | None:
+def kind_of(path: Source) -> Kind | None:
     """Kind of a file, from its name; None if it is neither JSONL nor Parquet.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -145,16 +144,6 @@ def test_a_long_line_is_read_in_linear_time_and_never_held(tmp_path: Path) -> No
     assert (long.sizes[0], long.content) == (64 << 20, [b"x" * inputs.SHOWN_BYTES])
     assert (block.content, block.starts.tolist()) == ([b'{"text": "b"}'], [(64 << 20) + 1])
     assert peak < 4 * inputs.BLOCK_BYTES
-
-
-def test_a_line_below_the_limit_is_joined_once(tmp_path: Path) -> None:
-    """A line of n blocks in O(n) steps: joined with each block, it would take some n / 2 times its size of copying."""
-    file = tmp_path / "x.jsonl"
-    file.write_bytes(b"x" * (2 << 20) + b"\n")
-    started = time.process_time()
-    (block,) = read_lines(file, block_bytes=64)
-    assert time.process_time() - started < 2.0
-    assert len(block.content[0]) == 2 << 20
 
 
 def test_parquet_rows_come_in_blocks(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from dagster_divorder.corpus.records import (
     reject,
 )
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
-from dagster_divorder.errors import InputError
 
 REFUSED = {
     b"{": "not valid JSON",
@@ -63,11 +62,6 @@ def test_refused_lines_say_why(line: bytes, reason: str) -> None:
     assert isinstance(said, str) and said.startswith(reason)
 
 
-def test_nul_and_surrogate_pairs_are_text() -> None:
-    lines = [b'{"text": "a\\u0000b"}', b'{"text": "\\ud83d\\ude00"}']
-    assert parse_lines(lines, DEFAULT_SHAPE) == [b"a\x00b", "\U0001f600".encode()]
-
-
 def test_numbers_that_are_no_json_cost_no_record() -> None:
     """As Python's json writes them; what strings hold is text."""
     records = [
@@ -85,13 +79,6 @@ def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> 
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
     assert parse_lines([line], DEFAULT_SHAPE) == [MARKED if text.startswith("\x1e") else text.encode()]
-
-
-def test_a_text_column_that_is_none_stops_with_the_columns() -> None:
-    with pytest.raises(InputError, match="no column 'text'; the columns are body"):
-        parse_rows(pa.record_batch({"body": ["x"]}), DEFAULT_SHAPE)
-    with pytest.raises(InputError, match="has type int64, expected strings"):
-        parse_rows(pa.record_batch({"text": [1]}), DEFAULT_SHAPE)
 
 
 def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:

@@ -142,30 +142,21 @@ def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes)
     assert (found["partial_lines"], rejects) == (1, [])
 
 
-def test_a_last_line_cut_short_is_told_with_its_place_until_it_is_whole(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    whole = b"".join(orjson.dumps(one) + b"\n" for one in topic_records(30))
+def test_what_is_odd_is_told_until_it_is_mended(tmp_path: Path, make_settings: Make) -> None:
+    lines = [orjson.dumps({"text": f"label {n % 5}", "n": n}) + b"\n" for n in range(100)]
     file, notes, settings = tmp_path / "docs.jsonl", Notes(), make_settings()
-    file.write_bytes(whole[:-40])
-    begins = whole.rindex(b"\n", 0, -1) + 1
+    file.write_bytes(b"".join(lines)[:-9])
     receipt = run_stage("raw_docs", settings, notes)
+    begins = sum(map(len, lines[:-1]))
     assert receipt.figures["partial_lines"] == 1
-    assert receipt.facts["unfinished"] == [[str(file), 120, begins]]
-    (said,) = notes.said
-    assert f"Not read: line 120 of {file}, from byte {begins:,} on" in said
-    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
-    file.write_bytes(whole)
+    assert receipt.facts["unfinished"] == [[str(file), 100, begins]]
+    cut_short, few = notes.said
+    assert f"Not read: line 100 of {file}, from byte {begins:,} on" in cut_short
+    assert few.startswith("99 records hold 5 distinct texts of 7 bytes on average, as short as labels")
+    assert "set input.text_field" in few
+    found = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
+    assert cut_short in found and few in found
+    file.write_bytes(b"".join(b'{"text": "a boat of number %d on its way home"}\n' % n for n in range(100)))
     notes = Notes()
-    assert run_stage("raw_docs", settings, notes).figures["records"] == 120
+    assert run_stage("raw_docs", settings, notes).figures["records"] == 100
     assert notes.said == []
-
-
-def test_few_distinct_texts_are_told_with_their_number(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"label {n % 5}", "n": n} for n in range(100)])
-    notes, settings = Notes(), make_settings()
-    run_stage("raw_docs", settings, notes)
-    (said,) = notes.said
-    assert said.startswith("100 records hold 5 distinct texts of 7 bytes on average, as short as labels")
-    assert "set input.text_field" in said
-    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text

@@ -119,11 +119,10 @@ def _check_settings(run: Run) -> None:
         rows = pa.Table.from_batches([], read_schema(found.files[0], None)) if kind == "parquet" else None
         with found.shape.naming():
             for setting, field, number in _named(run.settings):
+                for record in islice(first_records([found], [field]), PEEKED) if number else ():
+                    if fault := no_number(field, record[field]):
+                        raise InputError(f"{setting}: field {field!r} {fault}")
                 column = None if rows is None else column_at(rows, found.shape.field(field))
-                if number:
-                    for record in islice(first_records([found], [field]), PEEKED):
-                        if fault := no_number(field, record[field]):
-                            raise InputError(f"{setting}: field {field!r} {fault}")
                 if column is not None and number:
                     number_column(column, setting, field)
                 elif column is not None and not found.shape.constant(field):
@@ -136,16 +135,13 @@ def number_column(column: pa.Array | pa.ChunkedArray, setting: str, field: str) 
         column = column.cast(column.type.value_type)
     if is_number(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
-    # Python cannot represent every timestamp.
-    present = [] if pa.types.is_temporal(column.type) else column.drop_null()
-    fault = no_number(field, present[0].as_py()) if len(present) else None
+    fault = f"holds {column.type}; expected numbers"
     for record, value in enumerate(column.to_pylist() if is_text(column.type) else ()):
         if value is not None and not is_numeral(value):
-            fault = (
-                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null for none"
-            )
+            place = f"is {value[:40]!r} in record {record:,}, counted from 0"
+            fault = f"{place}; expected a number, or null for none"
             break
-    raise InputError(f"{setting}: field {field!r} {fault or f'holds {column.type}; expected numbers'}")
+    raise InputError(f"{setting}: field {field!r} {fault}")
 
 
 def no_number(name: str, value: Any) -> str | None:
@@ -183,17 +179,14 @@ def _field_names(inputs: Sequence[Found]) -> set[str]:
 def no_such_field(field: str, names: Collection[str] = (), settings: Settings | None = None) -> InputError:
     """names: existing fields; the message suggests the nearest. settings: name the field."""
     near = f"; {field!r} is null in each" if field in names else nearest(field, names)
-    if settings is None:
-        return InputError(f"no record has the field {field!r}; expected a field of the input{near}")
-    setting = next(setting for setting, named, _ in _named(settings) if named == field)
-    which = f"which {setting} names"
-    if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
-        needs = "mixing.weights" if settings.mixing.on else "heldout.documents"
-        which = f"the default of mixing.trait, which {needs} needs"
-    computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
-    computed["curriculum.score"] = SCORES
-    expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
-    return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
+    which = ""
+    for setting, named, _ in _named(settings)[::-1] if settings else ():
+        if named == field:
+            is_default = setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set
+            which = (
+                f", {'the default of' if is_default else 'which'} {setting}{'' if is_default else ' names'}"
+            )
+    return InputError(f"no record has the field {field!r}{which}; expected a field of the input{near}")
 
 
 def load_fields(run: Run, *fields: str) -> pa.Table:

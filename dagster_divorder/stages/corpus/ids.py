@@ -76,17 +76,14 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
         InputError: no record of the input has one of the ids.
     """
     wanted, field = sorted(set(names)), run.settings.input.id_field
-    # Names, their hashes, the hashes of records, and the input positions of the records.
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
-    ids = run.records.ids(run.view.fragments)
-    lookups = [(record_ids, words(bytes.fromhex("".join(record_ids))), ids, np.arange(len(ids)))]
+    hashes, ids = words(bytes.fromhex("".join(record_ids))), run.records.ids(run.view.fragments)
+    lookups = [(record_ids, hashes, np.arange(len(ids)), ids)]
     if field:
-        records, hashes = id_hashes(run.files("ids"), run.view)
-        lookups.append(
-            (wanted, words(hash_all(name.encode(errors="surrogatepass") for name in wanted)), hashes, records)
-        )
+        hashes = words(hash_all(name.encode(errors="surrogatepass") for name in wanted))
+        lookups.append((wanted, hashes, *id_hashes(run.files("ids"), run.view)))
     known, records_found = set[str](), [np.empty(0, np.int64)]
-    for candidates, candidate_hashes, record_hashes, positions in lookups:
+    for candidates, candidate_hashes, positions, record_hashes in lookups:
         rows = places(record_hashes, candidate_hashes)
         known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
         records_found.append(positions[rows >= 0])
