@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import is_text, number_array, text_array
+from dagster_divorder.core.arrow import number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import MAX_CATEGORIES, as_category, is_whole, number_text
 from dagster_divorder.corpus.inputs import parse
@@ -54,23 +52,18 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
     `extract`, for rows text. A `constant` replaces the column.
 
     Raises:
-        InputError: the column holds neither texts, whole numbers nor booleans.
+        InputError: the column holds neither texts nor numbers.
     """
     rows = pa.types.is_struct(content.type)
     if constant is not None:
         values = [constant] * len(content)
         return pa.chunked_array([text_array(values) if rows else _column(values)])
-    if not rows:
-        return column
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = (column := as_category(column)).type
-    fits = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
-    if not fits:
+    try:
+        return as_category(column).cast(pa.large_string()) if rows else column
+    except pa.ArrowException:
         raise InputError(
-            f"the source of one of several inputs is a column of {kind}; expected texts, whole numbers or booleans"
-        )
-    return column.cast(pa.large_string())
+            f"the source of one of several inputs is a column of {column.type}; expected texts or numbers"
+        ) from None
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
@@ -91,28 +84,8 @@ def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
 
 
 def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id: strings and whole numbers (also decimals) unchanged, UUIDs as text, bytes as
-    printable UTF-8 or else in hex. None for any other value."""
-    if isinstance(value, bytes):
-        with contextlib.suppress(UnicodeDecodeError):
-            if (text := value.decode()).isprintable():
-                return text
-        return value.hex()
-    if isinstance(value, Decimal):
-        # A decimal with places is not a whole number, even if all places are 0: a column has one number of places.
-        return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
-    if isinstance(value, UUID):
-        return str(value)
+    """A value of a record as its id: strings and whole numbers; None for any other value."""
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
-
-
-def may_hold_ids(kind: pa.DataType) -> bool:
-    """Whether `as_id` makes ids from values of an Arrow type."""
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return whole or binary or is_text(kind)
 
 
 def _column(values: list[Any]) -> pa.Array:

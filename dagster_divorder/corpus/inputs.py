@@ -103,10 +103,8 @@ def is_plain(path: Source) -> bool:
     return path.suffix.lower() not in CODECS
 
 
-def read_lines(
-    path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0, block_bytes: int | None = None
-) -> Iterator[Block]:
-    """Lines of a JSONL file in blocks of about `block_bytes`, by default BLOCK_BYTES.
+def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -> Iterator[Block]:
+    """Lines of a JSONL file in blocks of about BLOCK_BYTES.
 
     Args:
         limit: most bytes of a record that is kept in memory.
@@ -121,7 +119,7 @@ def read_lines(
         _check_codec(path, raw)
         raw.seek(first)
         source = io.BufferedReader(raw, BUFFER_BYTES) if plain else decompressed(raw, path.suffix)
-        while data := source.read(block_bytes or BLOCK_BYTES):
+        while data := source.read(BLOCK_BYTES):
             data += source.readline(limit + 1)
             *lines, last = data.split(b"\n")
             end, unfinished, digest = at + len(data), None, None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dagster_divorder.core.arrow import is_text
-from dagster_divorder.corpus.columns import as_id, may_hold_ids
+from dagster_divorder.corpus.columns import as_id
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 
@@ -69,7 +69,7 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     fits, expected = is_text(text), "strings of 32 hexadecimal digits"
     if keyed_by == "id":
-        fits, expected = may_hold_ids(text), "strings, whole numbers, bytes or UUIDs"
+        fits, expected = is_text(text) or pa.types.is_integer(text), "strings or whole numbers"
     elif keyed_by == "row":
         fits, expected = pa.types.is_integer(kind), "whole numbers"
     if not fits:

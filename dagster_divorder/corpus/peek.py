@@ -25,8 +25,6 @@ from dagster_divorder.store.sources import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PEEK_BYTES = 1 << 18
-"""Bytes that are read at once where a few records may be enough."""
 LOOKED_AT = 100
 """Most records read until one shows the form of its input."""
 
@@ -102,7 +100,7 @@ def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) 
 
 def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Iterator[dict[str, Any]]:
     if kind == "jsonl":
-        for block in read_lines(path, block_bytes=PEEK_BYTES):
+        for block in read_lines(path):
             for line in block.content:
                 try:
                     record = parse(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +80,8 @@ def test_block_size_never_changes_the_records(
     ]
     first = begin % (len(whole) + 1)
     offset = [*starts, len(data)][first]
-    blocks = list(read_lines(file, limit, first=offset, block_bytes=block))
+    with patch.object(inputs, "BLOCK_BYTES", block):
+        blocks = list(read_lines(file, limit, first=offset))
     found = [
         (start, line, size, to_bytes(id), *flags)
         for b in blocks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +97,6 @@ TEXTS = ["007", "7", ""], ["007", "7", ""]
             "parquet",
             pa.array([2**64 - 1, 2**64 - 2, None], pa.uint64()),
             [str(2**64 - 1), str(2**64 - 2), None],
-        ),
-        (
-            "parquet",
-            pa.array([Decimal(2**126), Decimal(-1), Decimal(7)], pa.decimal128(38, 0)),
-            [str(2**126), "-1", "7"],
-        ),
-        ("parquet", pa.array([b"doc-1", b"\xff\x00", b""]), ["doc-1", "ff00", ""]),
-        (
-            "parquet",
-            pa.array([b"\x01" * 16, b"\xfe" * 16, None], pa.binary(16)),
-            ["01" * 16, "fe" * 16, None],
         ),
     ],
 )
