@@ -139,18 +139,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda _: [],
         "cannot load",
     ),
-    "modules of an object": (MODULES, lambda _: {}, "is not a list of modules"),
     "modules of names": (MODULES, lambda _: ["Transformer"], "is not a list of modules"),
-    "a negative id": (
-        "tokenizer.json",
-        lambda c: put(c, ("model", "vocab", "b"), -1),
-        "gives the token 'b' the id -1",
-    ),
-    "an id that is no row": (
-        "tokenizer.json",
-        lambda c: put(c, ("model", "vocab", "b"), 100_000),
-        "use the tokenizer and the weights of one model",
-    ),
     "a million layers": (
         "config.json",
         lambda c: {**c, "num_hidden_layers": 10**6},

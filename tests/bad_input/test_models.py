@@ -67,16 +67,10 @@ def gguf(folder: Path) -> None:
     weights(folder).rename(folder / "model-Q8_0.gguf")
 
 
-A_MATRIX = "expected a matrix of F32, F16, BF16 or F64 with a row for each token"
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no columns": (lambda folder: rewrite(folder, lambda table: table[:, :0]), f", 0]; {A_MATRIX}"),
     "no rows": (
         lambda folder: rewrite(folder, lambda table: table[:0]),
-        f"is F32 of shape [0, 8]; {A_MATRIX}",
-    ),
-    "one dimension": (
-        lambda folder: save_file({"model.embed_tokens.weight": np.zeros(8, np.float32)}, weights(folder)),
-        f"is F32 of shape [8]; {A_MATRIX}",
+        "is F32 of shape [0, 8]; expected a matrix of F32, F16, BF16 or F64 with a row for each token",
     ),
     "whole numbers": (
         lambda folder: rewrite(folder, lambda table: np.zeros(table.shape, np.int32)),
@@ -116,20 +110,13 @@ def test_a_model_directory_that_cannot_be_used_is_an_error(
 
 
 @pytest.mark.parametrize("pooling", ["idf", "mean"])
-@pytest.mark.parametrize("more", [0, 58])
 def test_a_table_may_have_more_rows_than_the_tokenizer_has_ids(
-    tmp_path: Path, divorder: Divorder, checkpoint: Path, more: int, pooling: str
+    tmp_path: Path, divorder: Divorder, checkpoint: Path, pooling: str
 ) -> None:
     """Most models pad their table to a round number of rows."""
     folder = tmp_path / "model"
     shutil.copytree(checkpoint, folder)
-    rewrite(folder, lambda table: np.pad(table, ((0, more), (0, 0))))
+    rewrite(folder, lambda table: np.pad(table, ((0, 58), (0, 0))))
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
+    assert "which is a file; expected the folder" in divorder(f'model.base = "{weights(checkpoint)}"').error
     assert divorder(f'model.base = "{folder}"', f'embedding.pooling = "{pooling}"').status == 0
-
-
-def test_a_file_is_no_model(tmp_path: Path, divorder: Divorder, checkpoint: Path) -> None:
-    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
-    outcome = divorder(f'model.base = "{weights(checkpoint)}"')
-    assert outcome.status == 1
-    assert f"model.base is '{weights(checkpoint)}', which is a file; expected the folder" in outcome.error

@@ -38,7 +38,7 @@ def read(path: Path, data: bytes) -> list[bytes]:
 def test_one_member_several_and_empty_ones(tmp_path: Path, suffix: str) -> None:
     path, one, none = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA), COMPRESS[suffix](b"")
     assert read(path, one) == LINES
-    assert read(path, one + none + one) == LINES * 2
+    assert read(path, (one + none) * 500) == LINES * 500
     assert read(path, COMPRESS[suffix](DATA[:100]) + COMPRESS[suffix](DATA[100:])) == LINES
     assert read(path, none) == []
 
@@ -82,11 +82,6 @@ def test_zero_bytes_that_pad_members_are_skipped(tmp_path: Path, suffix: str, ze
         read(path, one + padding + one[:-1])
     with pytest.raises(InputError, match=r"1,048,577 zero bytes follow its compressed data"):
         read(path, one + bytes((1 << 20) + 1))
-
-
-def test_many_small_members_are_read_in_linear_time(tmp_path: Path) -> None:
-    one = gzip.compress(LINES[0] + b"\n")
-    assert read(tmp_path / "x.jsonl.gz", one * 20_000) == LINES[:1] * 20_000
 
 
 LONG_WINDOW = b"\x28\xb5\x2f\xfd\x00\xa8" + (len(DATA) << 3 | 1).to_bytes(3, "little") + DATA

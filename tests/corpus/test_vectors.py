@@ -153,10 +153,7 @@ def test_files_that_are_damaged_inside(tmp_path: Path) -> None:
     ("values", "said"),
     [
         (np.zeros(7, np.float32), r"has the shape (7,); expected two dimensions"),
-        (np.zeros((7, 2, 2), np.float32), r"has the shape (7, 2, 2)"),
         (np.zeros((7, 2), np.int64), "holds int64; expected float16, float32 or float64"),
-        (np.zeros((7, 2), bool), "holds bool"),
-        (np.zeros((7, 2), complex), "holds complex128"),
         (np.array([[1.0], "two"], object), "Python objects, which are never loaded"),
         (np.zeros((0, 2), np.float32), "holds 0 vectors of 2 numbers"),
         (np.zeros((2, 0), np.float32), "holds 2 vectors of 0 numbers"),
@@ -176,10 +173,6 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
     [
         ({"row": [0, 1, 2], "vector": with_a_hole}, "the vector of row 1 in 'vector' is null"),
         (
-            {"row": [0, 1, 2], "vector": with_a_hole[1:].take(pa.array([0, 1, 0]))},
-            "the vector of row 0 in 'vector' is null",
-        ),
-        (
             {"row": [0, 1, 2], "vector": one_too_short},
             "the vector of row 1 in 'vector' has 1 numbers; expected 2",
         ),
@@ -193,7 +186,6 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
             {"doc_id": [1, 2, 3], "vector": lists(matrix(3))},
             "'doc_id' has type int64; expected strings of 32",
         ),
-        ({"doc_id": [*IDS[:2], "x" * 32], "vector": lists(matrix(3))}, f"'doc_id' is '{'x' * 32}' in row 2"),
         (
             {"doc_id": [*IDS[:2], IDS[2] + " "], "vector": lists(matrix(3))},
             "in row 2; expected 32 hexadecimal",

@@ -137,7 +137,6 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
 CHANGES: dict[str, Callable[[Path], object]] = {
     "append to gzip": lambda folder: write_code(folder / "code/b.jsonl.gz", topic_records(1, 300)),
     "edit rows": lambda folder: write_books(folder / "books/a.parquet", topic_records(12, 1)),
-    "delete": lambda folder: write_web(folder / "web/a.jsonl", topic_records(11, 100)),
     "move": lambda folder: shutil.move(folder / "web/a.jsonl", folder / "web/z.jsonl"),
 }
 
