@@ -12,19 +12,13 @@ import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import (
-    JSONL_SUFFIXES,
-    PARQUET_SUFFIXES,
-    Kind,
-    kind_of,
-    read_schema,
-)
+from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
@@ -79,31 +73,6 @@ def find_inputs(settings: Settings) -> list[Found]:
                         f"{path} also belongs to {other.rstrip(': ')}; name it in one [[input]] block"
                     )
     return inputs
-
-
-def as_one_kind(
-    inputs: Sequence[Found], known: Callable[[], Callable[[Source], bytes]]
-) -> tuple[Kind, list[Found]]:
-    """The kind in which records of all inputs are written, and the inputs with it: Parquet rows if all inputs have the
-    same columns, else lines, with rows as JSON. known: loads a function that gives the columns of an unchanged file at
-    a URL, as Arrow serialises them.
-
-    Raises:
-        InputError: a file is not Parquet.
-    """
-    kinds = {each.kind for each in inputs}
-    if kinds == {"parquet"} and len(inputs) > 1:
-        schemas, columns = [], known()
-        for each in inputs:
-            with each.shape.naming():
-                schemas.append(read_schema(each.files[0], None, columns(each.files[0])))
-        if not all(schema.equals(schemas[0]) for schema in schemas):
-            kinds.add("jsonl")
-    if kinds == {"parquet"}:
-        return "parquet", list(inputs)
-    return "jsonl", [
-        replace(each, shape=replace(each.shape, as_lines=each.kind == "parquet")) for each in inputs
-    ]
 
 
 def own_folders(settings: Settings) -> list[Place]:

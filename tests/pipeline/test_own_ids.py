@@ -212,4 +212,4 @@ def test_ids_that_are_no_key_are_named(joined: Joined) -> None:
     joined.vectors = np.concatenate([joined.vectors, joined.vectors[:1]])
     assert "have the same id ('doc-4') and different vectors" in joined.refused()
     joined.ids = [float(at) for at in range(61)]
-    assert "the column 'id' has type double; expected strings, whole numbers" in joined.refused()
+    assert "the column 'id' has type double; expected strings or whole numbers" in joined.refused()

@@ -20,8 +20,7 @@ from dagster_divorder.core.fields import column_at, fields_of
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle, sources
-from dagster_divorder.corpus.find import Found, find_inputs
-from dagster_divorder.corpus.inputs import read_schema
+from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.peek import first_records, unseen
 from dagster_divorder.corpus.shapes import SOURCE
 from dagster_divorder.corpus.stored import Records
@@ -108,15 +107,15 @@ def _check_settings(run: Run) -> None:
     with contextlib.suppress(DamagedFileError):  # the run makes a damaged file again
         last = load_receipt(run.store, "fields")
     new = [field for field in fields if not last or field not in last.facts["fields"]]
-    for field in unseen(find_inputs(run.settings), new):
-        raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
     kind, inputs = found_inputs(run) if fields else ("jsonl", [])
-    for found in inputs:
+    for field in unseen([found for found, _ in inputs], new):
+        raise no_such_field(field, _field_names([found for found, _ in inputs]), run.settings)
+    for found, schema in inputs:
         # A file at a URL is fetched whole: only for fields that the last run has not read.
         if isinstance(found.files[0], RemoteFile) and not new:
             continue
         # `schema.empty_table()` lacks types.
-        rows = pa.Table.from_batches([], read_schema(found.files[0], None)) if kind == "parquet" else None
+        rows = pa.Table.from_batches([], schema) if kind == "parquet" else None
         with found.shape.naming():
             for setting, field, number in _named(run.settings):
                 for record in islice(first_records([found], [field]), PEEKED) if number else ():

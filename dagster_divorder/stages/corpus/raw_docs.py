@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
+from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.ingest import Ingested, ingest
 from dagster_divorder.corpus.inputs import Kind, read_schema
 from dagster_divorder.corpus.looks import repeated_texts
@@ -42,7 +42,7 @@ from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
 from dagster_divorder.stages.corpus.chat_template import chat_facts, template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
-from dagster_divorder.store.sources import RemoteFile, Source, identity
+from dagster_divorder.store.sources import RemoteFile, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
@@ -123,13 +123,16 @@ def _read(run: Run, *, dry: bool) -> _Read:
         InputError: the input cannot be read, or holds no record.
         RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them.
     """
-    kind, found = found_inputs(run)
+    kind, inputs = found_inputs(run)
     if template := template_of(run):
         # It must accept the conversations.
-        found = [replace(each, shape=replace(each.shape, chat_template=template)) for each in found]
+        inputs = [
+            (replace(each, shape=replace(each.shape, chat_template=template)), schema)
+            for each, schema in inputs
+        ]
+    found = [each for each, _ in inputs]
     key, last = records_key(run, kind), load_receipt(run.store, "raw_docs")
     before = _view_of(run.store, last) if last and last.key == key else None
-    inputs = _with_schemas(run, found, before)
     with run.progress("reading records", None, "records") as advance:
 
         def each(function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
@@ -163,6 +166,7 @@ def _read(run: Run, *, dry: bool) -> _Read:
         "rejected_records": sum(piece.refused for piece in view.pieces),
         "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
         "record_hashes": f"{sum(piece.hashes for piece in view.pieces) % (1 << 128):032x}",
+        "id_field": run.settings.input.id_field,
         "skipped_folders": sorted({folder for each in found for folder in each.skipped}),
         "other_files": dict(sorted(sum((Counter(each.others) for each in found), Counter()).items())),
         **chat_facts(run),
@@ -170,34 +174,42 @@ def _read(run: Run, *, dry: bool) -> _Read:
     return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
 
 
-def _with_schemas(
-    run: Run, found: Sequence[Found], before: View | None
-) -> list[tuple[Found, pa.Schema | None]]:
-    """The inputs with the columns of their Parquet files.
+def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
+    """(The kind in which records of all inputs are written; the inputs with the columns of their Parquet files). The
+    kind is Parquet if all inputs have the same columns, else lines, with rows as JSON.
 
     Raises:
         InputError: a file's columns differ from the first one's, or cannot be read or, as the settings ask, written.
     """
-    known, inputs = _known_columns(before), []
-    for each in found:
-        schema = None
-        with each.shape.naming():
-            for path in each.files if each.kind == "parquet" else ():
-                columns = known(path)
-                # A file at a URL is fetched once: its columns are compared when its rows are read.
-                if schema is None or columns or isinstance(path, Path):
-                    schema = read_schema(path, schema, columns)
+    if "inputs" in run.memo:
+        found: tuple[Kind, list[tuple[Found, pa.Schema | None]]] = run.memo["inputs"]
+        return found
+    inputs = [(each, _columns_of(run, each)) for each in find_inputs(run.settings)]
+    first = inputs[0][1]
+    same = all(schema is not None and schema.equals(first) for _, schema in inputs)
+    for number, (each, schema) in enumerate(inputs):
         if schema is not None:
-            as_json = each.shape.as_lines or run.settings.output.format == "jsonl"
-            check_columns(schema, as_json=as_json)
-        inputs.append((each, schema))
-    return inputs
+            each = replace(each, shape=replace(each.shape, as_lines=not same))
+            inputs[number] = each, schema
+            with each.shape.naming():
+                check_columns(schema, as_json=not same or run.settings.output.format == "jsonl")
+    run.memo["inputs"] = ("parquet" if same else "jsonl"), inputs
+    return found_inputs(run)
 
 
-def _known_columns(view: View | None) -> Callable[[Source], bytes]:
-    """Gives the columns of a Parquet file at a URL, as Arrow serialises them; b"" if they are not known."""
-    columns = {(file.path, file.identity): file.columns for file in (view.files if view else ())}
-    return lambda path: columns.get((str(path), identity(path)), b"") if isinstance(path, RemoteFile) else b""
+def _columns_of(run: Run, found: Found) -> pa.Schema | None:
+    """The columns of the Parquet files of an input."""
+    schema, known = None, dict[tuple[str, tuple[int | str, ...]], bytes]()
+    receipt = load_receipt(run.store, "raw_docs") if isinstance(found.files[0], RemoteFile) else None
+    if receipt and found.kind == "parquet":
+        known = {(file.path, file.identity): file.columns for file in _view_of(run.store, receipt).files}
+    with found.shape.naming():
+        for path in found.files if found.kind == "parquet" else ():
+            columns = known.get((str(path), identity(path)), b"") if known else b""
+            # A file at a URL is fetched once: its columns are compared when its rows are read.
+            if schema is None or columns or isinstance(path, Path):
+                schema = read_schema(path, schema, columns)
+    return schema
 
 
 def _rejects(fragments: Fragments, view: View) -> list[bytes]:
@@ -215,16 +227,6 @@ def _rejects(fragments: Fragments, view: View) -> list[bytes]:
             rejects.append(orjson.dumps(reject | place) + b"\n")
         first += piece.lines
     return rejects
-
-
-def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
-    """The inputs, and the kind in which their records are written."""
-
-    def known() -> Callable[[Source], bytes]:
-        receipt = load_receipt(run.store, "raw_docs")
-        return _known_columns(_view_of(run.store, receipt) if receipt else None)
-
-    return as_one_kind(find_inputs(run.settings), known)
 
 
 def records_key(run: Run, kind: str) -> str:
