@@ -33,10 +33,8 @@ from 2^53 on has both: its digits are the text."""
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """Columns of record content; null if a record lacks the field.
 
-    JSONL values are stored as `settle` reads them; Parquet columns keep their type.
-
-    Raises:
-        InputError: several Parquet columns have one of the names.
+    JSONL values are stored as `settle` reads them; Parquet columns keep their type. Raises InputError: several Parquet
+    columns have one of the names.
     """
     if pa.types.is_struct(content.type):
         table = pa.Table.from_struct_array(content)
@@ -49,11 +47,8 @@ def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
     """Sources of the records of one of several inputs. Their type is the same for all inputs: for lines that of
-    `extract`, for rows text. A `constant` replaces the column.
-
-    Raises:
-        InputError: the column holds neither texts nor numbers.
-    """
+    `extract`, for rows text. A `constant` replaces the column. Raises InputError: the column holds neither texts nor
+    numbers."""
     rows = pa.types.is_struct(content.type)
     if constant is not None:
         values = [constant] * len(content)
@@ -68,11 +63,7 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
     """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null if the
-    field holds no id (see `as_id`).
-
-    Raises:
-        InputError: several Parquet columns have this name.
-    """
+    field holds no id (see `as_id`). Raises InputError: several Parquet columns have this name."""
     if pa.types.is_struct(content.type):
         values = extract(content, [field]).column(0).to_pylist()
     else:

@@ -46,11 +46,8 @@ def suffix_for(file: IO[bytes]) -> str | None:
 
 
 def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
-    """The content of an open compressed file; its name tells the codec.
-
-    Raises:
-        OSError: during reading: the file is empty, truncated or damaged.
-    """
+    """The content of an open compressed file; its name tells the codec. Reading raises OSError if the file is
+    empty, truncated or damaged."""
     return io.BufferedReader(_Streams(file, CODECS[suffix.lower()].name), CHUNK_BYTES)
 
 

@@ -48,11 +48,8 @@ class Found:
 
 
 def find_inputs(settings: Settings) -> list[Found]:
-    """The files of each input that `input.paths` names, without the store and the output of these settings.
-
-    Raises:
-        InputError: see `find_files`; or a file belongs to two inputs; or no input is set and there is no sample corpus.
-    """
+    """The files of each input that `input.paths` names, without the store and the output of these settings. Raises
+    InputError: see `find_files`; or a file belongs to two inputs; or no input is set and there is no sample corpus."""
     paths = settings.input.paths
     sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
     if sample and not os.path.exists(paths[0]):

@@ -82,11 +82,8 @@ class Block:
 
 
 def kind_of(path: Source) -> Kind | None:
-    """Kind of a file, from its name; None if it is neither JSONL nor Parquet.
-
-    Raises:
-        InputError: the file is JSONL compressed by lz4.
-    """
+    """Kind of a file, from its name; None if it is neither JSONL nor Parquet. Raises InputError: the file is JSONL
+    compressed by lz4."""
     name = path.name.lower()
     if name.endswith(PARQUET_SUFFIXES):
         return "parquet"
@@ -148,11 +145,7 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
 
 def parse(line: bytes) -> Any:
     """The JSON value of a line. `NaN` and `Infinity`, which Python's json writes, are not JSON; they are read as null,
-    so that no record is lost for a number that nobody uses.
-
-    Raises:
-        orjson.JSONDecodeError: the line is not JSON.
-    """
+    so that no record is lost for a number that nobody uses. Raises orjson.JSONDecodeError: the line is not JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -227,11 +220,8 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
 
 
 def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
-    """Columns of a Parquet file. known: these as Arrow serialises them, if the file is unchanged.
-
-    Raises:
-        InputError: the file is not Parquet, or its columns differ from `expected`, the first file's.
-    """
+    """Columns of a Parquet file. known: these as Arrow serialises them, if the file is unchanged. Raises InputError:
+    the file is not Parquet, or its columns differ from `expected`, the first file's."""
     import pyarrow as pa
 
     if known:
@@ -257,11 +247,7 @@ def read_rows(
     path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES, *, first: int = 0
 ) -> Iterator[Block]:
     """Rows of a Parquet file from row `first` on, in blocks of at most `BLOCK_ROWS`. A file without rows gives an empty
-    block.
-
-    Raises:
-        InputError: as `read_batches` does.
-    """
+    block. Raises InputError: as `read_batches` does."""
     at = 0
     for batch in read_batches(path, schema):
         low, at = max(0, first - at), at + batch.num_rows
@@ -277,11 +263,8 @@ def read_batches(
     path: Source, schema: pa.Schema | None, fields: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a Parquet file, with all columns or the columns of some `fields`. A file without rows gives an empty
-    batch, because its columns may be wrong too.
-
-    Raises:
-        InputError: the file is not Parquet, or its columns differ from `schema`, the first file's.
-    """
+    batch, because its columns may be wrong too. Raises InputError: the file is not Parquet, or its columns differ from
+    `schema`, the first file's."""
     import pyarrow as pa
 
     with _open_rows(path, schema) as (batches, wanted):

@@ -25,11 +25,7 @@ KeyedBy = Literal["id", "record_id", "doc_id", "row"]
 
 
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
-    """(the columns of a Parquet file; its number of rows).
-
-    Raises:
-        InputError: the file is not Parquet.
-    """
+    """(the columns of a Parquet file; its number of rows). Raises InputError: the file is not Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -42,11 +38,7 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
 
 def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -> tuple[KeyedBy, str]:
     """How the rows of a file are keyed, and the key column. id_field: the field of the records' own ids. what: the noun
-    for a row's content, for messages.
-
-    Raises:
-        InputError: the column is missing or has another type.
-    """
+    for a row's content, for messages. Raises InputError: the column is missing or has another type."""
     import pyarrow as pa
 
     keys: dict[KeyedBy, str | None] = {
@@ -81,11 +73,8 @@ def key_values(
     path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
 ) -> np.ndarray:
     """Keys of n consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own
-    ids, hashes of their text). what: the noun for a row's content, for messages.
-
-    Raises:
-        InputError: a key is null or not an id.
-    """
+    ids, hashes of their text). what: the noun for a row's content, for messages. Raises InputError: a key is null or
+    not an id."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

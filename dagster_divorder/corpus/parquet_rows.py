@@ -101,11 +101,7 @@ def _joined(fixed: list[np.ndarray], varying: list[pa.Array]) -> pa.Array:
 
 
 def json_lines(rows: pa.StructArray) -> list[bytes]:
-    """Rows as JSON objects.
-
-    Raises:
-        InputError: a column has no JSON form.
-    """
+    """Rows as JSON objects. Raises InputError: a column has no JSON form."""
     return [orjson.dumps(row) for row in json_values(rows)]
 
 
@@ -126,11 +122,8 @@ _AS_PARQUET = "use output.format = 'parquet', if all inputs are Parquet with the
 
 
 def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
-    """Checks, without rows, that columns can be read and, if asked, written as JSON.
-
-    Raises:
-        InputError: a column cannot; the message names it and its type.
-    """
+    """Checks, without rows, that columns can be read and, if asked, written as JSON. Raises InputError: a column
+    cannot; the message names it and its type."""
     if as_json and (doubled := _doubled(schema.names)):
         raise InputError(
             f"{_AS_JSON}: several columns are called {doubled!r}, which one JSON object cannot "

@@ -42,11 +42,7 @@ class Refusals:
 
 def first_refusals(found: Found, most: int) -> Refusals:
     """Refusals among the first `most` records of each file, as ingest would refuse them. A last line still being
-    written does not count.
-
-    Raises:
-        InputError: a file cannot be read, or its columns differ from those of the first.
-    """
+    written does not count. Raises InputError: a file cannot be read, or its columns differ from those of the first."""
     refusals, schema = Refusals(), None
     for path in found.files:
         if found.kind == "parquet":
@@ -83,12 +79,8 @@ def unseen(inputs: Sequence[Found], fields: Iterable[str]) -> set[str]:
 
 
 def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a corpus in order, with some `fields` (None if a record lacks one) or all. Lines that are no
-    JSON object are skipped: ingest says what is wrong with them.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+    """The records of a corpus in order, with some `fields` (None if a record lacks one) or all. Lines that are no JSON
+    object are skipped: ingest says what is wrong with them. Raises InputError: a file cannot be read."""
     for found in inputs:
         shape = found.shape
         with shape.naming():

@@ -111,11 +111,8 @@ def _conversation(record: Mapping[str, Any], shape: Shape) -> bytes:
 
 def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
     """Documents of Parquet rows. A null inside the row of a conversation counts as a missing key, because Arrow's
-    structs do not distinguish them.
-
-    Raises:
-        InputError: the text column is missing or does not hold strings, so no row of the file can be read.
-    """
+    structs do not distinguish them. Raises InputError: the text column is missing or does not hold strings, so no row
+    of the file can be read."""
     invalid = _invalid_rows(rows, shape)
     if shape.form == "text":
         texts = _texts_of(rows, shape.text_field)
@@ -184,11 +181,8 @@ def _json_type(value: Any) -> str:
 
 
 def parse_block(block: Block, at: np.ndarray, shape: Shape, path: Source) -> list[Parsed]:
-    """Documents of some records of a block. at: their places, int64 (n,), none of them blank.
-
-    Raises:
-        InputError: the text column is missing, or holds no strings.
-    """
+    """Documents of some records of a block. at: their places, int64 (n,), none of them blank. Raises InputError: the
+    text column is missing, or holds no strings."""
     rest = at[~block.long[at]]
     if isinstance(block.content, list):
         parsed = parse_lines([block.content[place] for place in rest.tolist()], shape)
@@ -233,11 +227,8 @@ def reject(block: Block, place: int, number: int, reason: str) -> bytes:
 
 def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes], max_share: float) -> None:
     """Check that few records of a view are refused, and that each input holds some. rejects: lines of rejects.jsonl.
-
-    Raises:
-        RejectLimitError: more than `max_share` of the records are refused.
-        InputError: an input holds no usable record.
-    """
+    Raises RejectLimitError: more than `max_share` of the records are refused; InputError: an input holds no usable
+    record."""
     read = len(view) + len(rejects)
     shapes = [found.shape for found in inputs for _ in found.files]
     shape_of = dict(zip((file.path for file in view.files), shapes, strict=True))

@@ -68,11 +68,8 @@ def first_lines(records: Records, view: View, rows: np.ndarray) -> list[str]:
 def contents(
     fragments: Sequence[Fragment], rows: np.ndarray, read: Callable[[Fragment], pa.Array]
 ) -> pa.Array:
-    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment.
-
-    Raises:
-        StoreError: a fragment is missing or damaged.
-    """
+    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment. Raises
+    StoreError: a fragment is missing or damaged."""
     by_number = list(by_fragment(fragments, rows))
     if not by_number:
         return pa.nulls(0, pa.large_string())

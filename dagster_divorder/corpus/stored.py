@@ -34,11 +34,8 @@ class Records:
         return binary_array(json_lines(content)) if as_lines else content
 
     def texts(self, fragment: Fragment) -> pa.Array:
-        """Texts of the records of a fragment, large_string (rows,).
-
-        Raises:
-            StoreError: these settings do not read the records of the fragment.
-        """
+        """Texts of the records of a fragment, large_string (rows,). Raises StoreError: these settings do not read the
+        records of the fragment."""
         content, shape = self.fragments.content(fragment), self.shape_of(fragment)
         if pa.types.is_struct(content.type):
             parsed = parse_rows(pa.RecordBatch.from_struct_array(content), shape)

@@ -120,10 +120,8 @@ class VectorFile:
 def open_vectors(path: Path, *, id_field: str | None = None) -> VectorFile:
     """The vectors in a file; its suffix tells the kind. Checks rows, dims, dtype and size.
 
-    id_field: the field of the records' own ids.
-
-    Raises:
-        InputError: the file is missing, of another kind, truncated, or of another shape or dtype.
+    id_field: the field of the records' own ids. Raises InputError: the file is missing, of another kind, truncated, or
+    of another shape or dtype.
     """
     if not path.is_file():
         raise InputError(

@@ -9,11 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
 from dagster_divorder.models.deep import load
 from dagster_divorder.models.embed import Embedder
@@ -25,6 +28,7 @@ from dagster_divorder.models.spec import (
     special_tokens_around,
 )
 from dagster_divorder.models.tokenize import load_encoder, special_ids
+from tests.bad_input.conftest import SOUND, Outcome
 from tests.conftest import examples
 from tests.tiny_models import AFFIXES, EOS, PAD, save_model, save_tokenizer, write_json
 
@@ -127,35 +131,122 @@ def test_loading_runs_or_ends_in_a_sentence(
         assert str(folder) in str(error)
 
 
-FAULTS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "deeply nested JSON": (POOLING, lambda _: "[" * 100_000, "is not readable JSON"),
+def json_fault(part: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, part, change)
+
+
+def matrices(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    """Changes every matrix of the weights."""
+
+    def fault(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        changed = {key: np.ascontiguousarray(change(each)) for key, each in tensors.items() if each.ndim == 2}
+        save_file(tensors | changed, folder / WEIGHTS)
+
+    return fault
+
+
+def adapter(folder: Path) -> None:
+    write_json(
+        folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "org/whole-model"}
+    )
+    (folder / "config.json").unlink()
+    (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+
+
+def moved_to(*within: str) -> Callable[[Path], None]:
+    """Moves all files into folders inside."""
+
+    def fault(folder: Path) -> None:
+        files = [path for path in folder.iterdir() if path.is_file()]
+        for name in within:
+            (folder / name).mkdir(parents=True)
+            for path in files:
+                shutil.copy(path, folder / name)
+        for path in files:
+            path.unlink()
+
+    return fault
+
+
+VOCABULARY = ("model", "vocab", "b")
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "deeply nested JSON": (json_fault(POOLING, lambda _: "[" * 100_000), "is not readable JSON"),
     "an id of four billion, which aborts tokenizers": (
-        "tokenizer.json",
-        lambda c: put(c, ("model", "vocab", "b"), 4_000_000_000),
+        json_fault("tokenizer.json", lambda c: put(c, VOCABULARY, 4_000_000_000)),
         "gives the token 'b' the id 4000000000; expected a whole number",
     ),
-    "tokenizer_config of a list": (
-        "tokenizer_config.json",
-        lambda _: [],
-        "cannot load",
-    ),
-    "modules of names": (MODULES, lambda _: ["Transformer"], "is not a list of modules"),
+    "tokenizer_config of a list": (json_fault("tokenizer_config.json", lambda _: []), "cannot load"),
+    "modules of names": (json_fault(MODULES, lambda _: ["Transformer"]), "is not a list of modules"),
     "a million layers": (
-        "config.json",
-        lambda c: {**c, "num_hidden_layers": 10**6},
+        json_fault("config.json", lambda c: {**c, "num_hidden_layers": 10**6}),
         "asks for 1,000,000 layers",
     ),
-    "a wide model": ("config.json", lambda c: {**c, "hidden_size": 10**6}, "describes a model of"),
+    "a wide model": (
+        json_fault("config.json", lambda c: {**c, "hidden_size": 10**6}),
+        "describes a model of",
+    ),
+    "no rows": (
+        matrices(lambda table: table[:0]),
+        "a matrix of F32, F16, BF16 or F64 with a row for each token",
+    ),
+    "whole numbers": (matrices(lambda table: np.zeros(table.shape, np.int32)), "is I32 of shape \\["),
+    "not finite": (
+        matrices(lambda table: np.append(table[:-1], table[-1:] * np.nan, axis=0)),
+        "hold NaN or infinity; expected finite numbers",
+    ),
+    "SentencePiece alone": (
+        lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer.model"),
+        "has no tokenizer.json; expected the folder of a checkpoint with a fast tokenizer. Convert a slow one",
+    ),
+    "an adapter": (
+        adapter,
+        "is an adapter of org/whole-model and has no input embedding; name org/whole-model",
+    ),
+    "a cache of the Hub": (
+        moved_to("snapshots/1a2b", "snapshots/3c4d"),
+        "model/snapshots/1a2b looks like one",
+    ),
+    "a folder of a training": (moved_to("checkpoint-500"), "model/checkpoint-500 looks like one"),
+    "GGUF": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "model-Q8_0.gguf"),
+        "GGUF is llama.cpp's form; save the model again",
+    ),
 }
 
 
-@pytest.mark.parametrize(("part", "change", "said"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("fault", "said"), FAULTS.values(), ids=FAULTS)
 def test_what_is_wrong_is_said(
-    sound: Path, tmp_path: Path, part: str, change: Callable[[Any], Any], said: str
+    sound: Path, tmp_path: Path, fault: Callable[[Path], object], said: str
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
-    rewrite(folder, part, change)
+    (folder / INDEX).unlink()
+    fault(folder)
     with pytest.raises(InputError, match=said) as caught:
         load_all(folder)
     assert str(folder) in str(caught.value)
+
+
+def test_a_run_names_the_setting(tmp_path: Path, sound: Path, divorder: Callable[..., Outcome]) -> None:
+    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
+    outcome = divorder(f'model.base = "{sound / WEIGHTS}"')
+    assert outcome.status == 1
+    assert f"model.base is '{sound / WEIGHTS}', which is a file; expected the folder" in outcome.error
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    adapter(folder)
+    outcome = divorder(f'model.base = "{folder}"')
+    assert (outcome.status, outcome.output.exists()) == (1, False)
+    assert f"{folder} is an adapter of org/whole-model" in outcome.error
+
+
+@pytest.mark.parametrize("pooling", ["idf", "mean"])
+def test_a_table_may_have_more_rows_than_the_tokenizer_has_ids(
+    tmp_path: Path, divorder: Callable[..., Outcome], pooling: str
+) -> None:
+    """Most models pad their table to a round number of rows."""
+    train([json.loads(line)["text"] for line in SOUND], tmp_path / "model", vocab_size=512, dim=8, seed=0)
+    matrices(lambda table: np.pad(table, ((0, 58), (0, 0))))(tmp_path / "model")
+    (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
+    assert divorder(f'model.base = "{tmp_path / "model"}"', f'embedding.pooling = "{pooling}"').status == 0

@@ -66,13 +66,13 @@ def score_field(settings: Settings) -> str | None:
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits for which records have codes: those that an order balances, and `mixing.trait` if it is used. A
+    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used. A
     crossed trait comes behind the two that it crosses."""
-    if not settings.repeats:
-        return list(settings.order.traits)
-    mixed, crossed = settings.mixed_traits, settings.mixed_trait
-    own = [trait for trait in settings.order.traits if trait != crossed or len(mixed) == 1]
-    return list(dict.fromkeys([*own, *mixed, crossed]))
+    crossed = [settings.mixed_trait] if settings.repeats else []
+    own = [
+        trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1
+    ]
+    return list(dict.fromkeys([*own, *(settings.mixed_traits if crossed else ()), *crossed]))
 
 
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
@@ -97,12 +97,9 @@ def fields_read(settings: Settings) -> list[str]:
 
 
 def _check_settings(run: Run) -> None:
-    """
-    Raises:
-        InputError: no record has a field that the settings name, or a schema or the first records show that a field
-            cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has
-            lost one since, its stage reports it.
-    """
+    """Raises InputError: no record has a field that the settings name, or a schema or the first records show that a
+    field cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has lost
+    one since, its stage reports it."""
     last, fields = None, fields_read(run.settings)
     with contextlib.suppress(DamagedFileError):  # the run makes a damaged file again
         last = load_receipt(run.store, "fields")
@@ -188,22 +185,24 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     return InputError(f"no record has the field {field!r}{which}; expected a field of the input{near}")
 
 
-def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order; the source and `mixing.trait` as categories.
+def category_fields(settings: Settings) -> set[str]:
+    """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` if it is used."""
+    mixed = settings.mixed_traits if settings.repeats else ()
+    return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
 
-    Raises:
-        InputError: no record has one of the fields.
-    """
+
+def load_fields(run: Run, *fields: str) -> pa.Table:
+    """Fields of the records, in input order; the source and `mixing.trait` as categories. Raises InputError: no record
+    has one of the fields."""
     if not fields:
         return pa.table({})
-    mixed = run.settings.mixed_traits if run.settings.repeats else ()
-    # Their whole numbers are names, not amounts.
-    categories = {run.settings.input.source_field, *mixed} - {*built_in(run.settings)}
-    return read_fields(run.store, run.view, run.receipt("fields"), *fields, categories=categories)
+    return read_fields(
+        run.store, run.view, run.receipt("fields"), *fields, categories=category_fields(run.settings)
+    )
 
 
 def read_fields(
-    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str | None] = ()
+    store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
 ) -> pa.Table:
     """As `load_fields`, for the receipt of `fields`."""
     table = pa.concat_tables(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))

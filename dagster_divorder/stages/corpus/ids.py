@@ -37,10 +37,8 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
     """Own ids of the records at some input positions, int64 (Q,): int64 if all of them are whole numbers, else text;
     null for a record without an id.
 
-    Only the fragments of these records are read, and no id becomes a Python object.
-
-    Raises:
-        MissingStageError: a fragment has no result.
+    Only the fragments of these records are read, and no id becomes a Python object. Raises MissingStageError: a
+    fragment has no result.
     """
     start = offsets(view.fragments)
     numbers, which = np.unique(np.searchsorted(start, records, side="right") - 1, return_inverse=True)
@@ -70,11 +68,8 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
-    """Input positions of all records with some ids, own ids or record ids, int64 rising.
-
-    Raises:
-        InputError: no record of the input has one of the ids.
-    """
+    """Input positions of all records with some ids, own ids or record ids, int64 rising. Raises InputError: no record
+    of the input has one of the ids."""
     wanted, field = sorted(set(names)), run.settings.input.id_field
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
     hashes, ids = words(bytes.fromhex("".join(record_ids))), run.records.ids(run.view.fragments)
@@ -181,12 +176,9 @@ class KeyedRecords(NamedTuple):
 
 
 def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
-    """The records of the view by a key. path: the file, for messages.
-
-    Raises:
-        InputError: records of different texts have the same own id; `row` beside refused records. The function `find`
-            raises it for a row number without a record.
-    """
+    """The records of the view by a key. path: the file, for messages. Raises InputError: records of different texts
+    have the same own id; `row` beside refused records. The function `find` raises it for a row number without a
+    record."""
     view, refused = run.view, run.receipt("raw_docs").facts["rejected_records"]
     if keyed_by == "row":
         # A .npy has exactly a row for each record.

@@ -117,12 +117,8 @@ class _Read:
 
 
 def _read(run: Run, *, dry: bool) -> _Read:
-    """Read the input, and store its new fragments unless `dry`.
-
-    Raises:
-        InputError: the input cannot be read, or holds no record.
-        RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them.
-    """
+    """Read the input, and store its new fragments unless `dry`. Raises InputError: the input cannot be read, or holds
+    no record; RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them."""
     kind, inputs = found_inputs(run)
     if template := template_of(run):
         # It must accept the conversations.
@@ -176,11 +172,8 @@ def _read(run: Run, *, dry: bool) -> _Read:
 
 def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
     """(The kind in which records of all inputs are written; the inputs with the columns of their Parquet files). The
-    kind is Parquet if all inputs have the same columns, else lines, with rows as JSON.
-
-    Raises:
-        InputError: a file's columns differ from the first one's, or cannot be read or, as the settings ask, written.
-    """
+    kind is Parquet if all inputs have the same columns, else lines, with rows as JSON. Raises InputError: a file's
+    columns differ from the first one's, or cannot be read or, as the settings ask, written."""
     if "inputs" in run.memo:
         found: tuple[Kind, list[tuple[Found, pa.Schema | None]]] = run.memo["inputs"]
         return found
