@@ -158,6 +158,7 @@ def moved_to(*within: str) -> Callable[[Path], None]:
     """Moves all files into folders inside."""
 
     def fault(folder: Path) -> None:
+        shutil.rmtree(folder / Path(POOLING).parent)
         files = [path for path in folder.iterdir() if path.is_file()]
         for name in within:
             (folder / name).mkdir(parents=True)
@@ -191,13 +192,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "a matrix of F32, F16, BF16 or F64 with a row for each token",
     ),
     "whole numbers": (matrices(lambda table: np.zeros(table.shape, np.int32)), "is I32 of shape \\["),
-    "not finite": (
-        matrices(lambda table: np.append(table[:-1], table[-1:] * np.nan, axis=0)),
-        "hold NaN or infinity; expected finite numbers",
-    ),
     "SentencePiece alone": (
         lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer.model"),
-        "has no tokenizer.json; expected the folder of a checkpoint with a fast tokenizer. Convert a slow one",
+        "has no tokenizer.json; expected the folder of a checkpoint with a fast tokenizer.*Convert a slow one",
     ),
     "an adapter": (
         adapter,
@@ -234,11 +231,18 @@ def test_a_run_names_the_setting(tmp_path: Path, sound: Path, divorder: Callable
     assert outcome.status == 1
     assert f"model.base is '{sound / WEIGHTS}', which is a file; expected the folder" in outcome.error
     folder = tmp_path / "model"
-    shutil.copytree(sound, folder)
-    adapter(folder)
-    outcome = divorder(f'model.base = "{folder}"')
-    assert (outcome.status, outcome.output.exists()) == (1, False)
-    assert f"{folder} is an adapter of org/whole-model" in outcome.error
+    not_finite = matrices(lambda table: np.append(table[:-1], table[-1:] * np.nan, axis=0))
+    for fault, said in (
+        (not_finite, "hold NaN or infinity; expected finite"),
+        (adapter, "is an adapter of org/"),
+    ):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(sound, folder)
+        (folder / INDEX).unlink()
+        fault(folder)
+        outcome = divorder(f'model.base = "{folder}"')
+        assert (outcome.status, outcome.output.exists()) == (1, False)
+        assert said in outcome.error and str(folder) in outcome.error
 
 
 @pytest.mark.parametrize("pooling", ["idf", "mean"])

@@ -68,7 +68,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     (kept,) = output_of(named).keys() - files.keys()
     assert output_of(named)[kept] == files[PAGE]
     other = {name for name in files if output_of(named)[name] != files[name]}
-    assert other == {"rejects.jsonl", "curated_meta.json", PAGE}
+    assert other == {"curated_meta.json", PAGE}
 
     run_all(without, Silent(), stages)
     again = output_of(without)
