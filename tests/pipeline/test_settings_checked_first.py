@@ -111,12 +111,12 @@ def test_a_setting_that_takes_a_known_field_for_something_else_is_checked(
     [
         (
             {"heldout": {"documents": 0.1}},
-            "'source', the default of mixing.trait; expected a field of the input",
+            "'source', the default of mixing.trait, which heldout.documents needs; expected a field of the input, `cl",
         ),
-        ({"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field of the input"),
+        ({"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field of the input, `cl"),
         ({"input": {"source_field": "site"}}, "'site', which input.source_field names; expected a field of the input"),
         ({"selection": {"quality": "site", **QUALITY}}, "which selection.quality names; expected a field of the input"),
-        ({"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field of the input"),
+        ({"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field of the input, `le"),
     ],
 )  # fmt: skip
 def test_a_missing_field_is_said_with_the_one_setting_that_names_it(

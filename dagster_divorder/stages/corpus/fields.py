@@ -175,14 +175,17 @@ def _field_names(inputs: Sequence[Found]) -> set[str]:
 def no_such_field(field: str, names: Collection[str] = (), settings: Settings | None = None) -> InputError:
     """names: existing fields; the message suggests the nearest. settings: name the field."""
     near = f"; {field!r} is null in each" if field in names else nearest(field, names)
-    which = ""
-    for setting, named, _ in _named(settings)[::-1] if settings else ():
-        if named == field:
-            is_default = setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set
-            which = (
-                f", {'the default of' if is_default else 'which'} {setting}{'' if is_default else ' names'}"
-            )
-    return InputError(f"no record has the field {field!r}{which}; expected a field of the input{near}")
+    if settings is None:
+        return InputError(f"no record has the field {field!r}; expected a field of the input{near}")
+    setting = next(setting for setting, named, _ in _named(settings) if named == field)
+    which = f"which {setting} names"
+    if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
+        needs = "mixing.weights" if settings.mixing.on else "heldout.documents"
+        which = f"the default of mixing.trait, which {needs} needs"
+    computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
+    computed["curriculum.score"] = SCORES
+    expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
+    return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 
 
 def category_fields(settings: Settings) -> set[str]:
