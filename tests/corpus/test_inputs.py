@@ -38,6 +38,11 @@ def test_no_match_other_kinds_and_mixed_kinds_are_errors(tmp_path: Path) -> None
         find_files([str(tmp_path / "nothing*")])
     with pytest.raises(InputError, match=r"x\.csv is neither JSONL nor Parquet"):
         find_files([str(tmp_path / "x.csv")])
+    with (
+        patch.object(inputs, "open_source", side_effect=PermissionError(13, "Permission denied")),
+        pytest.raises(InputError, match="Permission denied; make it readable"),
+    ):
+        list(read_lines(tmp_path / "x.jsonl"))
     with pytest.raises(InputError, match="mixes JSONL"):
         find_files([str(tmp_path / "x.*l"), str(tmp_path / "x.parquet")])
 

@@ -182,18 +182,6 @@ def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) ->
     assert (again.key, again.figures["new_documents"]) == (made.key, 0)
 
 
-def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
-    settings = joined.settings()
-    np.save(joined.folder / "rows.npy", joined.vectors)
-    by_row = joined.make(embedding={"kind": "external", "path": joined.folder / "rows.npy"})
-    made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
-    scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(GRAPH, settings).stages}
-    assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
-    assert scopes["external_embeddings"] == ("all", "ids comes out unchanged")
-    found = run_all(settings, Silent(), JOINED)["external_embeddings"]
-    assert (found.key, found.figures["new_documents"]) == (made.key, 0)
-
-
 def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     joined.ids[5] = "doc-x"
     assert "no vector for 1 of 60 records, the first is id 'doc-5'" in joined.refused()
