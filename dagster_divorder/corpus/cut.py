@@ -34,19 +34,11 @@ class Place(NamedTuple):
     offset: int
 
 
-class Part(NamedTuple):
-    """Lines [low, high) of a block of a file."""
-
-    file: int
-    block: Block
-    low: int
-    high: int
-
-
 class Lines(NamedTuple):
-    """The lines of one fragment, part by part. primary: whether its end is a primary cut."""
+    """The lines of one fragment, as blocks with the numbers of their files. primary: whether its end is a primary
+    cut."""
 
-    parts: list[Part]
+    parts: list[tuple[int, Block]]
     primary: bool
 
 
@@ -67,7 +59,7 @@ def cut(
         owned: whether the range begins at a primary cut, where the input does, or at a border.
         borders: files before which a primary cut stands whatever their lines are; it belongs to the range behind it.
     """
-    parts: list[Part] = []
+    parts: list[tuple[int, Block]] = []
     lines = size = 0
     file_before, previous = begin.file, np.uint64(0)
     for file, block in blocks:
@@ -93,7 +85,7 @@ def cut(
                 grown = size + np.cumsum(block.sizes[at:stop])
                 full = min(int(np.searchsorted(grown, HARD_BYTES)), HARD_LINES - lines - 1)
                 until = min(stop, at + full + 1)
-                parts.append(Part(file, block, at, until))
+                parts.append((file, block.lines(at, until)))
                 lines, size = lines + until - at, int(grown[until - at - 1])
                 if at + full + 1 <= stop or (until == stop and is_primary):
                     yield Lines(parts, until == stop and is_primary)

@@ -25,10 +25,10 @@ import pyarrow as pa
 from blake3 import blake3
 
 from dagster_divorder.core.arrow import binary_array
-from dagster_divorder.corpus.cut import Lines, Place, cut
+from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found
-from dagster_divorder.corpus.inputs import Block, is_plain, read_lines, read_rows, readable
-from dagster_divorder.corpus.multiset import hash_sum, of_lines
+from dagster_divorder.corpus.inputs import Block, is_plain, joined, read_lines, read_rows, readable
+from dagster_divorder.corpus.multiset import hash_sum
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_block, reject
 from dagster_divorder.corpus.shapes import Shape
@@ -260,27 +260,29 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
     result, stored = Result(), reading.fragments.present()
     known = {name: reading.before[name] for name in stored.keys() & reading.before.keys()}
     blocks = _blocks(reading, wanted, result)
-    for lines in cut(blocks, wanted.begin, wanted.end, owned=wanted.owned, borders=reading.borders):
-        for file, block, low, high in lines.parts:
-            result.lines[file] += high - low
-            result.blank[file] += int(block.blank[low:high].sum())
-        name, begin = _name(reading, lines), lines.parts[0]
+    for parts, primary in cut(blocks, wanted.begin, wanted.end, owned=wanted.owned, borders=reading.borders):
+        for file, part in parts:
+            result.lines[file] += len(part)
+            result.blank[file] += int(part.blank.sum())
+        file, block = parts[0][0], joined([part for _, part in parts])
+        # Blank lines count, because places of refused lines are relative; those at the end move none.
+        ids = block.ids[: np.flatnonzero(~block.blank).max(initial=-1) + 1]
+        named = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode() + to_bytes(ids))
+        name = named.hexdigest(ID_BYTES)
         if name not in known:
             if name in stored:
                 entry = orjson.loads(reading.fragments.index(Fragment(name, 0), ENTRY)[0].tobytes())
                 entry["hashes"] = int(entry["hashes"], 16)
             else:
-                content, index, entry = _parsed(reading, lines)
+                content, index, entry = _parsed(block, reading.shape, reading.sources[file])
                 result.made.add(name)
                 if reading.dry:
                     result.planned[name] = index
                 else:
                     reading.fragments.put(name, content, index)
             known[name] = Fragment(name, shape=reading.shape.key, **entry)
-        count, offset = sum(part.high - part.low for part in lines.parts), int(begin.block.starts[begin.low])
-        result.pieces.append(
-            replace(known[name], lines=count, file=begin.file, offset=offset, primary=lines.primary)
-        )
+        first, lines = int(block.starts[0]), len(block)
+        result.pieces.append(replace(known[name], file=file, offset=first, lines=lines, primary=primary))
         advance(known[name].rows)
     return result
 
@@ -306,7 +308,7 @@ def _blocks(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[i
                     parse_block(block, np.arange(0), reading.shape, path)
                 inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
                 if inside:
-                    yield file, block.first(inside)
+                    yield file, block.lines(0, inside)
                 if inside < len(block):
                     return
 
@@ -330,49 +332,35 @@ def line_before(path: Source, offset: int) -> int:
             size *= 4
 
 
-def _name(reading: Reading, lines: Lines) -> str:
-    digest = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode())
-    ids = np.concatenate([part.block.ids[part.low : part.high] for part in lines.parts])
-    blank = np.concatenate([part.block.blank[part.low : part.high] for part in lines.parts])
-    # Blank lines count, because places of refused lines are relative; those at the end move none.
-    digest.update(to_bytes(ids[: np.flatnonzero(~blank).max(initial=-1) + 1]))
-    return digest.hexdigest(ID_BYTES)
-
-
-def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndarray], dict[str, Any]]:
+def _parsed(
+    block: Block, shape: Shape, path: Source
+) -> tuple[pa.Array, dict[str, np.ndarray], dict[str, Any]]:
     """Content and index of a fragment (`store.fragments`), and what its `Fragment` holds of them."""
-    shape, first = reading.shape, 0
-    contents, ids, sizes = list[pa.Array](), list[np.ndarray](), list[np.ndarray]()
-    documents, refused = list[bytes](), list[bytes]()
-    for part in lines.parts:
-        at = part.low + np.flatnonzero(~part.block.blank[part.low : part.high])
-        parsed = parse_block(part.block, at, shape, reading.sources[part.file])
-        for place, reason in zip(at.tolist(), parsed, strict=True):
-            if isinstance(reason, str):
-                refused.append(reject(part.block, place, first + place - part.low, reason))
-        sound = at[[isinstance(each, bytes) for each in parsed]]
-        documents += [each for each in parsed if isinstance(each, bytes)]
-        content, size = content_of(part.block, sound, shape)
-        contents.append(content)
-        sizes.append(size)
-        ids.append(part.block.ids[sound])
-        first += part.high - part.low
-    content, id_of, size_of = pa.concat_arrays(contents), np.concatenate(ids), np.concatenate(sizes)
-    text_size = np.fromiter(map(len, documents), np.int64, len(documents))
-    hashes = of_lines(json_lines(content)).hashes if shape.as_lines else hash_sum(id_of)
+    at = np.flatnonzero(~block.blank)
+    parsed = parse_block(block, at, shape, path)
+    refused = [
+        reject(block, place, place, reason)
+        for place, reason in zip(at.tolist(), parsed, strict=True)
+        if isinstance(reason, str)
+    ]
+    documents = [each for each in parsed if isinstance(each, bytes)]
+    sound = at[np.fromiter((isinstance(each, bytes) for each in parsed), bool, len(parsed))]
+    content, sizes = content_of(block, sound, shape)
+    ids, text_sizes = block.ids[sound], np.fromiter(map(len, documents), np.int64, len(documents))
+    hashes = hash_sum(words(hash_all(json_lines(content))) if shape.as_lines else ids)
     entry = {
-        "rows": len(id_of),
+        "rows": len(ids),
         "refused": len(refused),
-        "size": int(size_of.sum()) + len(id_of) * (shape.as_lines or not pa.types.is_struct(content.type)),
-        "text_bytes": int(text_size.sum()),
+        "size": int(sizes.sum()) + len(ids) * (shape.as_lines or not pa.types.is_struct(content.type)),
+        "text_bytes": int(text_sizes.sum()),
         "hashes": hashes,
-        "digest": blake3(to_bytes(id_of)).hexdigest(ID_BYTES),
+        "digest": blake3(to_bytes(ids)).hexdigest(ID_BYTES),
     }
     index = {
-        "id": id_of,
+        "id": ids,
         "text": words(hash_all(documents)),
-        "size": size_of,
-        "text_size": text_size,
+        "size": sizes,
+        "text_size": text_sizes,
         REFUSED: np.frombuffer(b"".join(refused), np.uint8),
         ENTRY: np.frombuffer(orjson.dumps(entry | {"hashes": f"{hashes:032x}"}), np.uint8),
     }

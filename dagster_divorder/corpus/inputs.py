@@ -17,6 +17,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -73,12 +74,24 @@ class Block:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def first(self, lines: int) -> Block:
-        """The first lines or rows, without what follows the block."""
-        if lines == len(self):
-            return self
+    def lines(self, low: int, high: int) -> Block:
+        """Lines or rows [low, high), without what follows the block."""
         arrays = (self.starts, self.ids, self.sizes, self.blank, self.long)
-        return Block(self.content[:lines], *(array[:lines] for array in arrays))
+        return Block(self.content[low:high], *(array[low:high] for array in arrays))
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Blocks of one kind, end to end."""
+    import pyarrow as pa
+
+    if len(blocks) == 1:
+        return blocks[0]
+    contents: list[Any] = [block.content for block in blocks]
+    arrays = zip(
+        *((each.starts, each.ids, each.sizes, each.blank, each.long) for each in blocks), strict=True
+    )
+    content = list(chain(*contents)) if isinstance(contents[0], list) else pa.concat_batches(contents)
+    return Block(content, *map(np.concatenate, arrays))
 
 
 def kind_of(path: Source) -> Kind | None:
