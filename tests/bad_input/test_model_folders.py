@@ -231,7 +231,7 @@ def test_a_run_names_the_setting(tmp_path: Path, sound: Path, divorder: Callable
     assert outcome.status == 1
     assert f"model.base is '{sound / WEIGHTS}', which is a file; expected the folder" in outcome.error
     folder = tmp_path / "model"
-    not_finite = matrices(lambda table: np.append(table[:-1], table[-1:] * np.nan, axis=0))
+    not_finite = matrices(lambda table: np.concatenate([table[:1] * np.nan, table[1:]]))
     for fault, said in (
         (not_finite, "hold NaN or infinity; expected finite"),
         (adapter, "is an adapter of org/"),
