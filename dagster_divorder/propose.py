@@ -17,7 +17,6 @@ from typing import Any
 
 import tomlkit
 
-from dagster_divorder.chats.input_template import PROMPTS
 from dagster_divorder.core.fields import fields_of
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.corpus.find import Found, find_files
@@ -232,8 +231,7 @@ def _sampled(paths: Sequence[str], text_field: str | None, most: int = SAMPLE_RE
 
 def _choose(block: InputBlock, structure: Structure | None, asked: str | None) -> None:
     """Sets what is read. structure: of the first record. asked: the text field, if the input has it."""
-    # Prompts that are lists of turns are read by a template.
-    if asked in block.fields and not (structure and structure.form == "template"):
+    if asked in block.fields:
         block.text_field, block.why, block.sizes = str(asked), "as the command says", []
         return
     if structure and structure.form:
@@ -265,7 +263,7 @@ def _choose(block: InputBlock, structure: Structure | None, asked: str | None) -
 
 def _check(block: InputBlock) -> None:
     """Examines the records as a run reads them, and sets the fields of ids and sources."""
-    shape = Shape(text_field=block.text_field, form=block.format, jinja=PROMPTS)
+    shape = Shape(text_field=block.text_field, form=block.format)
     of_each = max(1, SAMPLE_RECORDS // len(block.sampled.files))
     block.refusals = seen = first_refusals(replace(block.sampled, shape=shape), of_each)
     first = f", the first: {seen.first}{seen.looks}" if seen.first else ""
@@ -377,8 +375,8 @@ class Proposal:
 
     @property
     def prefers(self) -> bool:
-        """Whether records say which answers are wanted, or have none, so that a sequence may hold only one."""
-        return any(block.format in ("pairs", "template") or block.label for block in self.blocks)
+        """Whether records say which answers are wanted, so that a sequence may hold only one."""
+        return any(block.format == "pairs" or block.label for block in self.blocks)
 
     @property
     def formats(self) -> list[str]:

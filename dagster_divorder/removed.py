@@ -43,6 +43,7 @@ SETTINGS: dict[str, str] = {
     "exports.shard_bytes": "it is 1 GiB",
     "gradients": f"selections compare {_GRADIENTS}",
     "input.max_record_bytes": "it is 64 MiB",
+    "input.template": "make one text a record with pandas or a script, and name its field in input.text_field",
     "mixing.drop": f"{_FILTER}, or choose records by [selection]",
     "order.length_bins": "it is 100",
     "order.shards_of": "it is 10,000,000",

@@ -1,4 +1,4 @@
-"""Arrow columns of any type that a Parquet file can have, for Hypothesis: types, values, and what JSON makes of them.
+"""Arrow columns of any type that a Parquet file can have, for Hypothesis.
 
 A `Kind` is a type and its values, which are plain whole numbers, bytes and tuples, so that two are equal exactly if
 Arrow holds the same: 0.0 and -0.0 are two, and so are two NaNs of other bits.
@@ -6,11 +6,9 @@ Arrow holds the same: 0.0 and -0.0 are two, and so are two NaNs of other bits.
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
 from decimal import Context, Decimal
 from typing import Any
 
@@ -20,76 +18,38 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 Values = list[Any]
+_EXACT = Context(prec=100)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type; a strategy of its values, null being None; values as an array; and a value from its JSON form."""
+    """A type; a strategy of its values, null being None; and values as an array."""
 
     type: pa.DataType
     values: st.SearchStrategy[Any]
     build: Callable[[Values], pa.Array]
-    of_json: Callable[[Any], Any]
 
     def __repr__(self) -> str:
         return str(self.type)
 
 
-def _numbers(of: pa.DataType, low: int, high: int, of_json: Callable[[Any], Any] = int) -> Kind:
+def _numbers(of: pa.DataType, low: int | None = None, high: int | None = None) -> Kind:
     """Whole numbers, or what Arrow holds as such."""
-    raw = pa.int32() if of.bit_width == 32 and not pa.types.is_integer(of) else pa.int64()
+    raw = of if pa.types.is_integer(of) else pa.int32() if of.bit_width == 32 else pa.int64()
+    signed = not str(raw).startswith("u")
+    low = -(2 ** (of.bit_width - 1)) * signed if low is None else low
+    high = 2 ** (of.bit_width - signed) - 1 if high is None else high
     edges = st.sampled_from([low, high, 0, 1, high - 1])
-    if pa.types.is_integer(of):
-        raw = of
-    return Kind(
-        of,
-        st.none() | edges | st.integers(low, high),
-        lambda values: pa.array(values, raw).view(of),
-        lambda value: None if value is None else of_json(value),
-    )
-
-
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-def _of_clock(text: str, unit: str) -> int:
-    hours, minutes, seconds = map(Decimal, text.split(":"))
-    return int((hours * 3600 + minutes * 60 + seconds) * _PER_SECOND[unit])
-
-
-def _of_date(value: int | str) -> int:
-    """Days from 1970."""
-    return (
-        value
-        if isinstance(value, int)
-        else date.fromisoformat(value).toordinal() - date(1970, 1, 1).toordinal()
-    )
-
-
-def _instants(unit: str, zone: str | None = None) -> Kind:
-    def of_json(value: int | str) -> int:
-        if isinstance(value, int):
-            return value
-        assert value.endswith("Z") == bool(zone)
-        day, clock = value.removesuffix("Z").split("T")
-        return _of_date(day) * 86_400 * _PER_SECOND[unit] + _of_clock(clock, unit)
-
-    return _numbers(pa.timestamp(unit, zone), -(2**63), 2**63 - 1, of_json)
+    return Kind(of, st.none() | edges | st.integers(low, high), lambda values: pa.array(values, raw).view(of))
 
 
 def _times(of: pa.DataType) -> Kind:
-    return _numbers(of, 0, 86_400 * _PER_SECOND[of.unit] - 1, lambda value: _of_clock(value, of.unit))
+    per_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[of.unit]
+    return _numbers(of, 0, 86_400 * per_second - 1)
 
 
 def _floats(of: pa.DataType) -> Kind:
-    bits = np.dtype(f"u{of.bit_width // 8}")
-    float_type = np.dtype(f"f{of.bit_width // 8}")
-
-    def of_json(value: float | str | None) -> Any:
-        if value is None:
-            return None
-        found = np.array(float({"Infinity": "inf", "-Infinity": "-inf"}.get(value, value)), float_type)  # type: ignore[call-overload]
-        return int(found.view(bits))
+    bits, float_type = np.dtype(f"u{of.bit_width // 8}"), np.dtype(f"f{of.bit_width // 8}")
 
     def build(values: Values) -> pa.Array:
         held = np.array([value or 0 for value in values], bits).view(float_type)
@@ -98,32 +58,23 @@ def _floats(of: pa.DataType) -> Kind:
     special = [0.0, -0.0, np.nan, np.inf, -np.inf, 0.1, 1e-5]
     chosen = [int(np.array(value, float_type).view(bits)) for value in special]
     some_nan = int(np.array(np.nan, float_type).view(bits)) | 1
-    values = st.sampled_from([None, *chosen, some_nan]) | st.integers(0, 2**of.bit_width - 1)
-    return Kind(of, values, build, of_json)
+    return Kind(of, st.sampled_from([None, *chosen, some_nan]) | st.integers(0, 2**of.bit_width - 1), build)
 
 
 def _decimals(of: pa.DataType) -> Kind:
     def build(values: Values) -> pa.Array:
-        scaled = [None if v is None else Decimal(v).scaleb(-of.scale, _EXACT) for v in values]
-        return pa.array(scaled, of)
+        return pa.array([None if v is None else Decimal(v).scaleb(-of.scale, _EXACT) for v in values], of)
 
     largest = 10**of.precision - 1
     return Kind(
-        of,
-        st.none() | st.sampled_from([largest, -largest, 0]) | st.integers(-largest, largest),
-        build,
-        lambda value: None if value is None else int(Decimal(value).scaleb(of.scale, _EXACT)),
+        of, st.none() | st.sampled_from([largest, -largest, 0]) | st.integers(-largest, largest), build
     )
 
 
 def _bytes(of: pa.DataType, size: int | None = None) -> Kind:
-    held = st.binary(max_size=3) if size is None else st.binary(min_size=size, max_size=size)
-    return Kind(
-        of,
-        st.none() | held,
-        lambda values: pa.array(values, pa.binary() if size is None else of).cast(of),
-        lambda value: None if value is None else base64.b64decode(value, validate=True),
-    )
+    held = st.binary(min_size=size or 0, max_size=size or 3)
+    raw = pa.binary() if size is None else of
+    return Kind(of, st.none() | held, lambda values: pa.array(values, raw).cast(of))
 
 
 def _texts(of: pa.DataType) -> Kind:
@@ -132,53 +83,35 @@ def _texts(of: pa.DataType) -> Kind:
         return array.dictionary_encode() if pa.types.is_dictionary(of) else array.cast(of)
 
     texts = st.text(max_size=3).filter(lambda text: text.isprintable() or text == "\0")
-    return Kind(
-        of,
-        st.none() | texts.map(str.encode),
-        build,
-        lambda value: None if value is None else value.encode(),
-    )
+    return Kind(of, st.none() | texts.map(str.encode), build)
 
 
 def _extension(of: pa.DataType, storage: Kind) -> Kind:
-    return Kind(
-        of,
-        storage.values,
-        lambda values: pa.ExtensionArray.from_storage(of, storage.build(values)),
-        storage.of_json,
-    )
+    return Kind(of, storage.values, lambda values: pa.ExtensionArray.from_storage(of, storage.build(values)))
 
 
-_EXACT = Context(prec=100)
-_BOOL = Kind(
-    pa.bool_(), st.sampled_from([None, True, False]), lambda values: pa.array(values, pa.bool_()), lambda v: v
-)
 LEAVES = [
-    Kind(pa.null(), st.none(), lambda values: pa.nulls(len(values)), lambda v: v),
-    _BOOL,
-    *(
-        _numbers(of, -(2 ** (of.bit_width - 1)), 2 ** (of.bit_width - 1) - 1)
-        for of in (pa.int8(), pa.int64())
-    ),
-    *(_numbers(of, 0, 2**of.bit_width - 1) for of in (pa.uint16(), pa.uint64())),
-    *(_floats(of) for of in (pa.float16(), pa.float32(), pa.float64())),
-    *(
-        _decimals(of)
-        for of in (pa.decimal32(5, 2), pa.decimal64(12, 12), pa.decimal128(30), pa.decimal256(60, 20))
-    ),
-    _numbers(pa.date32(), -(2**31), 2**31 - 1, _of_date),
-    *(_times(of) for of in (pa.time32("ms"), pa.time64("us"), pa.time64("ns"))),
-    *(_instants(unit) for unit in ("ms", "us", "ns")),
-    _instants("us", "Europe/Zurich"),
-    _instants("ns", "Mars/Base"),
-    *(_numbers(pa.duration(unit), -(2**63), 2**63 - 1) for unit in ("s", "ns")),
-    *(_bytes(of) for of in (pa.binary(), pa.large_binary())),
+    Kind(pa.null(), st.none(), lambda values: pa.nulls(len(values))),
+    Kind(pa.bool_(), st.sampled_from([None, True, False]), lambda values: pa.array(values, pa.bool_())),
+    *map(_numbers, (pa.int8(), pa.int64(), pa.uint16(), pa.uint64())),
+    *map(_floats, (pa.float16(), pa.float32(), pa.float64())),
+    *map(_decimals, (pa.decimal32(5, 2), pa.decimal64(12, 12), pa.decimal128(30), pa.decimal256(60, 20))),
+    _numbers(pa.date32()),
+    *map(_times, (pa.time32("ms"), pa.time64("us"), pa.time64("ns"))),
+    *(_numbers(pa.timestamp(unit)) for unit in ("ms", "us", "ns")),
+    _numbers(pa.timestamp("us", "Europe/Zurich")),
+    _numbers(pa.timestamp("ns", "Mars/Base")),
+    *(_numbers(pa.duration(unit)) for unit in ("s", "ns")),
+    *map(_bytes, (pa.binary(), pa.large_binary())),
     _bytes(pa.binary(2), 2),
-    *(_texts(of) for of in (pa.string(), pa.large_string())),
-    _texts(pa.dictionary(pa.int32(), pa.string())),
+    *map(_texts, (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))),
     _extension(pa.uuid(), _bytes(pa.binary(16), 16)),
     _extension(pa.json_(), _texts(pa.string())),
 ]
+
+
+def _mask(values: Values) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def _lists(make: Callable[[pa.DataType], pa.DataType], inner: Kind, size: int | None = None) -> Kind:
@@ -186,45 +119,31 @@ def _lists(make: Callable[[pa.DataType], pa.DataType], inner: Kind, size: int | 
     held = st.lists(inner.values, min_size=size or 0, max_size=2 if size is None else size).map(tuple)
 
     def build(values: Values) -> pa.Array:
-        if size is not None:
-            flat = [item for value in values for item in (value if value is not None else (None,) * size)]
-            mask = pa.array([value is None for value in values], pa.bool_())
-            return pa.FixedSizeListArray.from_arrays(inner.build(flat), type=of, mask=mask)
-        flat = [item for value in values for item in value or ()]
+        nothing = (None,) * (size or 0)
+        flat = inner.build([item for value in values for item in (nothing if value is None else value)])
         ends = np.cumsum([0, *(len(value or ()) for value in values)])
-        mask = pa.array([value is None for value in values], pa.bool_())
+        if size is not None:
+            return pa.FixedSizeListArray.from_arrays(flat, type=of, mask=_mask(values))
         if pa.types.is_list_view(of):
-            sizes = pa.array(np.diff(ends), pa.int32())
-            starts = pa.array(ends[:-1], pa.int32())
-            return pa.ListViewArray.from_arrays(starts, sizes, inner.build(flat), mask=mask)
+            sizes, starts = pa.array(np.diff(ends), pa.int32()), pa.array(ends[:-1], pa.int32())
+            return pa.ListViewArray.from_arrays(starts, sizes, flat, mask=_mask(values))
         large = pa.types.is_large_list(of)
         array, offset = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
-        return array.from_arrays(pa.array(ends, offset), inner.build(flat), mask=mask)
+        return array.from_arrays(pa.array(ends, offset), flat, mask=_mask(values))
 
-    def of_json(value: list[Any] | None) -> Any:
-        return None if value is None else tuple(inner.of_json(item) for item in value)
-
-    return Kind(of, st.none() | held, build, of_json)
+    return Kind(of, st.none() | held, build)
 
 
 def _structs(inner: list[Kind]) -> Kind:
-    names = [f"f{number}" for number in range(len(inner))]
-    of = pa.struct([pa.field(name, kind.type) for name, kind in zip(names, inner, strict=True)])
+    of = pa.struct([pa.field(f"f{number}", kind.type) for number, kind in enumerate(inner)])
 
     def build(values: Values) -> pa.Array:
         children = [
             kind.build([None if v is None else v[at] for v in values]) for at, kind in enumerate(inner)
         ]
-        mask = pa.array([value is None for value in values], pa.bool_())
-        return pa.StructArray.from_arrays(children, fields=list(of), mask=mask)
+        return pa.StructArray.from_arrays(children, fields=list(of), mask=_mask(values))
 
-    def of_json(value: dict[str, Any] | None) -> Any:
-        if value is None:
-            return None
-        assert list(value) == names
-        return tuple(kind.of_json(value[name]) for name, kind in zip(names, inner, strict=True))
-
-    return Kind(of, st.none() | st.tuples(*(kind.values for kind in inner)), build, of_json)
+    return Kind(of, st.none() | st.tuples(*(kind.values for kind in inner)), build)
 
 
 def _maps(inner: Kind) -> Kind:
@@ -234,17 +153,10 @@ def _maps(inner: Kind) -> Kind:
     def build(values: Values) -> pa.Array:
         flat = [entry for value in values for entry in value or ()]
         ends = pa.array(np.cumsum([0, *(len(value or ()) for value in values)]), pa.int32())
-        mask = pa.array([value is None for value in values], pa.bool_())
-        return pa.MapArray.from_arrays(
-            ends, keys.build([k for k, _ in flat]), inner.build([v for _, v in flat]), mask=mask
-        )
+        parts = keys.build([key for key, _ in flat]), inner.build([value for _, value in flat])
+        return pa.MapArray.from_arrays(ends, *parts, mask=_mask(values))
 
-    def of_json(value: list[dict[str, Any]] | None) -> Any:
-        if value is None:
-            return None
-        return tuple((keys.of_json(entry["key"]), inner.of_json(entry["value"])) for entry in value)
-
-    return Kind(pa.map_(pa.string(), inner.type), st.none() | held.map(tuple), build, of_json)
+    return Kind(pa.map_(pa.string(), inner.type), st.none() | held.map(tuple), build)
 
 
 def _nested(inner: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:

@@ -18,7 +18,7 @@ import yaml
 
 import dagster_divorder
 from dagster_divorder.cli import main
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Log, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings, load_settings
@@ -334,20 +334,15 @@ def test_init_stops_where_it_cannot_tell_the_form(
     assert not Path("divorder.toml").exists()
 
 
-@pytest.mark.parametrize("prompt", ["ask {n}", TURNS[:1]], ids=["text", "turns"])
 def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
-    prompt: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
-    write_records(tmp_path / "docs.jsonl", {"data_source": "gsm", "prompt": prompt, "answer": "{n}"})
-    if prompt == TURNS[:1]:
-        initialised("docs.jsonl")
-        Path("divorder.toml").rename("alone.toml")
+    write_records(tmp_path / "docs.jsonl", {"data_source": "gsm", "prompt": "ask {n}", "answer": "{n}"})
     assert main(["init", "docs.jsonl", "--trainer", "trl-grpo"]) == 0
     settings = load_settings()
-    assert prompt != TURNS[:1] or load_settings("alone.toml").input == settings.input
-    assert settings.input.form == ("template" if prompt == TURNS[:1] else "text")
+    assert settings.input.form == "text"
     assert (settings.packing.method, settings.exports.formats) == ("none", ())
     assert main(["run"]) == 0
     assert main(["verify", "divorder/curated", "--trainer", "trl-grpo"]) == 0
@@ -357,11 +352,7 @@ def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
 @pytest.mark.parametrize(
     ("record", "options", "said"),
     [
-        (
-            {"prompt": TURNS[:1]},
-            ["--trainer", "trl"],
-            "trl reads sequences, which preferences and prompts are not",
-        ),
+        ({"prompt": TURNS[:1]}, [], "write the text of the turns into a field"),
         ({"messages": TURNS[:1]}, [], "no turn is trained on: there is no assistant turn"),
         (
             {"messages": TURNS[:1]},

@@ -60,7 +60,7 @@ def settings_of(options: Options) -> Settings:
         SettingsError: a file or the environment has an unknown key or an impossible value.
     """
     # Help needs neither corpus nor settings.
-    from dagster_divorder.corpus.formats import recognised
+    from dagster_divorder.corpus.peek import recognised
     from dagster_divorder.settings import load_settings
 
     return recognised(load_settings(config_of(options))).refitting(*getattr(options, "refit", ()))

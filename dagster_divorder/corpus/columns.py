@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import is_text, number_array, text_array
+from dagster_divorder.core.arrow import number_array, text_array
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import MAX_CATEGORIES, as_category, is_whole, number_text
-from dagster_divorder.corpus.json_records import parse, with_exact_integers
+from dagster_divorder.corpus.inputs import parse
 from dagster_divorder.errors import InputError
 
 ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
@@ -35,125 +33,64 @@ from 2^53 on has both: its digits are the text."""
 def extract(content: pa.ChunkedArray, fields: Sequence[str]) -> pa.Table:
     """Columns of record content; null if a record lacks the field.
 
-    JSONL values are stored as `settle` reads them; Parquet columns keep their type.
-
-    Raises:
-        InputError: several Parquet columns have one of the names.
+    JSONL values are stored as `settle` reads them; Parquet columns keep their type. Raises InputError: several Parquet
+    columns have one of the names.
     """
     if pa.types.is_struct(content.type):
         table = pa.Table.from_struct_array(content)
         columns = {field: column_at(table, field) for field in fields}
         missing = pa.nulls(table.num_rows)
         return pa.table({f: missing if column is None else column for f, column in columns.items()})
-    lines = content.to_pylist()
-    records = [parse(line) for line in lines]
-    return pa.table(
-        {
-            field: _column([_value(line, record, field) for line, record in zip(lines, records, strict=True)])
-            for field in fields
-        }
-    )
+    records = [parse(line) for line in content.to_pylist()]
+    return pa.table({field: _column([value_at(record, field) for record in records]) for field in fields})
 
 
 def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | None) -> pa.ChunkedArray:
     """Sources of the records of one of several inputs. Their type is the same for all inputs: for lines that of
-    `extract`, for rows text. A `constant` replaces the column.
-
-    Raises:
-        InputError: the column holds neither texts, whole numbers nor booleans.
-    """
-    if not pa.types.is_struct(content.type):
-        return column if constant is None else pa.chunked_array([_column([constant] * len(content))])
+    `extract`, for rows text. A `constant` replaces the column. Raises InputError: the column holds neither texts nor
+    numbers."""
+    rows = pa.types.is_struct(content.type)
     if constant is not None:
-        return pa.chunked_array([text_array([constant] * len(content))])
-    values = as_category(
-        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-    )
-    kind = values.type
-    if not (
-        is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
-    ):
+        values = [constant] * len(content)
+        return pa.chunked_array([text_array(values) if rows else _column(values)])
+    try:
+        return as_category(column).cast(pa.large_string()) if rows else column
+    except pa.ArrowException:
         raise InputError(
-            f"the source of one of several inputs is a column of {kind}; expected texts, whole numbers or booleans"
-        )
-    return values.cast(pa.large_string())
+            f"the source of one of several inputs is a column of {column.type}; expected texts or numbers"
+        ) from None
 
 
 def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
     """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null if the
-    field holds no id (see `as_id`).
-
-    Raises:
-        InputError: several Parquet columns have this name.
-    """
+    field holds no id (see `as_id`). Raises InputError: several Parquet columns have this name."""
     if pa.types.is_struct(content.type):
-        ids = [as_id(value) for value in extract(content, [field]).column(0).to_pylist()]
+        values = extract(content, [field]).column(0).to_pylist()
     else:
-        ids = [id_of(line, field) for line in content.to_pylist()]
+        values = [value_at(parse(line), field) for line in content.to_pylist()]
+    ids = [as_id(value) for value in values]
     numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
     texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
     return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
 
 
-def id_of(line: bytes, field: str) -> int | str | None:
-    """The id of a JSON record in a field (see `as_id`), with every digit.
-
-    Raises:
-        orjson.JSONDecodeError: the line is not JSON.
-    """
-    record = parse(line)
-    if not isinstance(record, dict):
-        return None
-    return as_id(_value(line, record, field))
-
-
-def _value(line: bytes, record: Any, field: str) -> Any:
-    """The value of a JSON record in a field; a whole number has every digit, also beyond 64 bits."""
-    value = value_at(record, field)
-    if isinstance(value, float) and abs(value) >= 1 << 63:
-        exact = value_at(parse(with_exact_integers(line)), field)
-        return int(exact) if isinstance(exact, str) else value
-    return value
-
-
 def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id: strings and whole numbers (also decimals) unchanged, UUIDs as text, bytes as
-    printable UTF-8 or else in hex. None for any other value."""
-    if isinstance(value, bytes):
-        with contextlib.suppress(UnicodeDecodeError):
-            if (text := value.decode()).isprintable():
-                return text
-        return value.hex()
-    if isinstance(value, Decimal):
-        # A decimal with places is not a whole number, even if all places are 0: a column has one number of places.
-        return int(value) if value.is_finite() and int(value.as_tuple().exponent) >= 0 else None
-    if isinstance(value, UUID):
-        return str(value)
+    """A value of a record as its id: strings and whole numbers; None for any other value."""
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
 
 
-def may_hold_ids(kind: pa.DataType) -> bool:
-    """Whether `as_id` makes ids from values of an Arrow type."""
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    whole = pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0)
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return whole or binary or is_text(kind)
-
-
 def _column(values: list[Any]) -> pa.Array:
-    is_number = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
-    numbers = [float(value) if number else None for value, number in zip(values, is_number, strict=True)]
-    texts = [
-        _digits(value) if number else _as_text(value) for value, number in zip(values, is_number, strict=True)
-    ]
+    numbers, texts = list[float | None](), list[str | None]()
+    for value in values:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers.append(float(value))
+            is_exact = isinstance(value, float) or abs(value) < 1 << 53
+            texts.append(None if is_exact else str(value))
+        else:
+            numbers.append(None)
+            texts.append(_as_text(value))
     parts = [number_array(numbers, np.float64), text_array(texts)]
     return pa.StructArray.from_arrays(parts, fields=list(_JSON_VALUE))
-
-
-def _digits(number: float) -> str | None:
-    """The digits of a whole number from 2^53 on, which float64 may round; None for other numbers."""
-    return str(number) if isinstance(number, int) and abs(number) >= 1 << 53 else None
 
 
 def _as_text(value: Any) -> str | None:
@@ -198,8 +135,3 @@ def number_or_text(number: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.Chunked
     if text.null_count == len(text):
         return number
     return text if number.null_count == len(number) else pc.coalesce(text, number_text(number))
-
-
-def concat(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """The parts of a column, concatenated."""
-    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)

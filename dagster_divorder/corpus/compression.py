@@ -18,9 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-CHUNK_BYTES = 1 << 20
-READ_BYTES = 1 << 16
-"""Bytes read from a compressed file at a time: each member copies the bytes after it."""
+READ_BYTES, CHUNK_BYTES = 1 << 16, 1 << 20
+"""Bytes read from a compressed file, and decompressed, at a time: each member copies the bytes after it."""
 PADDING_BYTES = 1 << 20
 """Most zero bytes after a member: tapes and disks pad to blocks; an unfinished copy leaves more."""
 
@@ -47,26 +46,9 @@ def suffix_for(file: IO[bytes]) -> str | None:
 
 
 def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
-    """The content of an open compressed file; its name tells the codec.
-
-    Raises:
-        OSError: during reading: the file is empty, truncated or damaged.
-    """
+    """The content of an open compressed file; its name tells the codec. Reading raises OSError if the file is
+    empty, truncated or damaged."""
     return io.BufferedReader(_Streams(file, CODECS[suffix.lower()].name), CHUNK_BYTES)
-
-
-def _decompressor(codec: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """The factory of a decompressor of one stream, and its error for damage."""
-    if codec == "gzip":
-        return partial(zlib.decompressobj, 16 + zlib.MAX_WBITS), zlib.error
-    if codec == "bz2":
-        return bz2.BZ2Decompressor, OSError
-    if codec == "xz":
-        return lzma.LZMADecompressor, lzma.LZMAError
-    zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-    # The default refuses the windows of `zstd --long`.
-    options = {zstd.DecompressionParameter.window_log_max: 31}
-    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
 
 
 class _Streams(io.RawIOBase):
@@ -74,8 +56,22 @@ class _Streams(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], codec: str) -> None:
         self._file = file
-        self._decompressor, self._damage = _decompressor(codec)
-        self._stream = self._decompressor()
+        self._new: Callable[[], Any]
+        self._damage: type[Exception]
+        if codec == "gzip":
+            self._new, self._damage = partial(zlib.decompressobj, 16 + zlib.MAX_WBITS), zlib.error
+        elif codec == "bz2":
+            self._new, self._damage = bz2.BZ2Decompressor, OSError
+        elif codec == "xz":
+            self._new, self._damage = lzma.LZMADecompressor, lzma.LZMAError
+        else:
+            zstd = importlib.import_module(
+                "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+            )
+            # The default refuses the windows of `zstd --long`.
+            options = {zstd.DecompressionParameter.window_log_max: 31}
+            self._new, self._damage = partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
+        self._stream = self._new()
 
     def readable(self) -> bool:
         return True
@@ -89,7 +85,7 @@ class _Streams(io.RawIOBase):
                 more = self._next_stream()
                 if not more:
                     return 0
-                self._stream = self._decompressor()
+                self._stream = self._new()
             elif not more and getattr(self._stream, "needs_input", True):
                 more = self._file.read(READ_BYTES)
                 if not more:

@@ -1,13 +1,12 @@
 """Cuts the input into fragments by its content.
 
 A *primary* cut stands behind a line whose hash, with that of the line before it, is small; its chance grows with the
-line's length. A *hard* cut stands where a fragment is full. So the same lines give the same fragments wherever they
-stand, and an edit makes only the fragments around it again.
+line's length. A *hard* cut stands where a fragment is full. So an edit makes only the fragments around it again.
 
 Law: any division of the input into ranges gives the fragments of one pass. A range owns the fragments behind the
 primary cuts that lie in it, and reads on to the first primary cut at or behind its end.
 
-Anchor: content-defined chunking (Muthitacharoen, Chen and Mazieres 2001), as Parquet files have it for Xet storage.
+Source: content-defined chunking (Muthitacharoen, Chen and Mazieres 2001), as Parquet files have it for Xet storage.
 Known weakness: a file's first line has none before it, so a file that is split or joined makes a fragment again there.
 """
 
@@ -35,23 +34,11 @@ class Place(NamedTuple):
     offset: int
 
 
-class Part(NamedTuple):
-    """Lines [low, high) of a block of a file."""
-
-    file: int
-    block: Block
-    low: int
-    high: int
-
-    @property
-    def place(self) -> Place:
-        return Place(self.file, int(self.block.starts[self.low]))
-
-
 class Lines(NamedTuple):
-    """The lines of one fragment, part by part. primary: whether its end is a primary cut."""
+    """The lines of one fragment, as blocks with the numbers of their files. primary: whether its end is a primary
+    cut."""
 
-    parts: list[Part]
+    parts: list[tuple[int, Block]]
     primary: bool
 
 
@@ -72,22 +59,21 @@ def cut(
         owned: whether the range begins at a primary cut, where the input does, or at a border.
         borders: files before which a primary cut stands whatever their lines are; it belongs to the range behind it.
     """
-    parts: list[Part] = []
+    parts: list[tuple[int, Block]] = []
     lines = size = 0
     file_before, previous = begin.file, np.uint64(0)
     for file, block in blocks:
         if file != file_before:
-            if not borders.isdisjoint(range(file_before + 1, file + 1)):
+            # Files between may be empty.
+            if crossed := borders & {*range(file_before + 1, file + 1)}:
                 if parts:
                     yield Lines(parts, True)
                     parts, lines, size = [], 0, 0
-                if end is not None and Place(file, 0) >= end:
+                if end is not None and Place(max(crossed), 0) >= end:
                     return
                 owned = True
             file_before, previous = file, np.uint64(0)
-        primary = _primary(block, previous)
-        if len(texts := np.flatnonzero(~block.blank)):
-            previous = block.ids[texts[-1], 0]
+        primary, previous = _primary(block, previous)
         at = int(np.searchsorted(block.starts, begin.offset)) if file == begin.file else 0
         behind = len(block) if end is None or file < end.file else 0
         if end is not None and file == end.file:
@@ -99,7 +85,7 @@ def cut(
                 grown = size + np.cumsum(block.sizes[at:stop])
                 full = min(int(np.searchsorted(grown, HARD_BYTES)), HARD_LINES - lines - 1)
                 until = min(stop, at + full + 1)
-                parts.append(Part(file, block, at, until))
+                parts.append((file, block.lines(at, until)))
                 lines, size = lines + until - at, int(grown[until - at - 1])
                 if at + full + 1 <= stop or (until == stop and is_primary):
                     yield Lines(parts, until == stop and is_primary)
@@ -115,14 +101,17 @@ def cut(
         yield Lines(parts, file_before + 1 in borders)
 
 
-def _primary(block: Block, previous: np.uint64) -> np.ndarray:
-    """Behind which lines of a block a primary cut stands, bool (n,). previous: first half of the id of the line before
-    it; 0 for none. None stands behind a line that repeats, which would cut again and again."""
+def _primary(block: Block, previous: np.uint64) -> tuple[np.ndarray, np.uint64]:
+    """(Behind which lines of a block a primary cut stands, bool (n,); the first half of the last line's id). previous:
+    that of the line before the block; 0 for none. None stands behind a line that repeats, which would cut again and
+    again."""
     primary = np.zeros(len(block), bool)
     at = np.flatnonzero(~block.blank)
-    high = block.ids[at, 0]
-    before = np.concatenate([[previous], high[:-1]]).astype(np.uint64) if len(at) else high
-    chance = np.minimum(np.maximum(block.sizes[at] / MEAN_BYTES, 1 / MEAN_LINES), 1.0)
-    limit = np.minimum(chance * _ALL, np.nextafter(_ALL, 0)).astype(np.uint64)
-    primary[at] = (before * _MULTIPLIER + high < limit) & (before != high)
-    return primary
+    if len(at):
+        high = block.ids[at, 0]
+        before = np.concatenate([[previous], high[:-1]]).astype(np.uint64)
+        chance = np.minimum(np.maximum(block.sizes[at] / MEAN_BYTES, 1 / MEAN_LINES), 1.0)
+        limit = np.minimum(chance * _ALL, np.nextafter(_ALL, 0)).astype(np.uint64)
+        primary[at] = (before * _MULTIPLIER + high < limit) & (before != high)
+        previous = high[-1]
+    return primary, previous

@@ -8,23 +8,17 @@ match is not counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import (
-    JSONL_SUFFIXES,
-    PARQUET_SUFFIXES,
-    Kind,
-    kind_by_name,
-    kind_of,
-    read_schema,
-)
+from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
@@ -54,11 +48,8 @@ class Found:
 
 
 def find_inputs(settings: Settings) -> list[Found]:
-    """The files of each input that `input.paths` names, without the store and the output of these settings.
-
-    Raises:
-        InputError: see `find_files`; or a file belongs to two inputs; or no input is set and there is no sample corpus.
-    """
+    """The files of each input that `input.paths` names, without the store and the output of these settings. Raises
+    InputError: see `find_files`; or a file belongs to two inputs; or no input is set and there is no sample corpus."""
     paths = settings.input.paths
     sample = len(paths) == 1 and paths[0].endswith(Input().paths[0]) and not is_url(paths[0])
     if sample and not os.path.exists(paths[0]):
@@ -79,31 +70,6 @@ def find_inputs(settings: Settings) -> list[Found]:
                         f"{path} also belongs to {other.rstrip(': ')}; name it in one [[input]] block"
                     )
     return inputs
-
-
-def as_one_kind(
-    inputs: Sequence[Found], known: Callable[[], Callable[[Source], bytes]]
-) -> tuple[Kind, list[Found]]:
-    """The kind in which records of all inputs are written, and the inputs with it: Parquet rows if all inputs have the
-    same columns, else lines, with rows as JSON. known: loads a function that gives the columns of an unchanged file at
-    a URL, as Arrow serialises them.
-
-    Raises:
-        InputError: a file is not Parquet.
-    """
-    kinds = {corpus_input.kind for corpus_input in inputs}
-    if kinds == {"parquet"} and len(inputs) > 1:
-        schemas, columns = [], known()
-        for corpus_input in inputs:
-            first = corpus_input.files[0]
-            with corpus_input.shape.naming():
-                schemas.append(read_schema(first, None, columns(first)))
-        kinds |= set() if all(schema.equals(schemas[0]) for schema in schemas) else {"jsonl"}
-    if kinds == {"parquet"}:
-        return "parquet", list(inputs)
-    return "jsonl", [
-        replace(each, shape=replace(each.shape, as_lines=each.kind == "parquet")) for each in inputs
-    ]
 
 
 def own_folders(settings: Settings) -> list[Place]:
@@ -139,23 +105,32 @@ def find_files(
             real = real_place(str(source))
             if search.is_own(real):
                 left_out.add(os.path.dirname(real))
+            elif why := why_unusable(str(source)):
+                raise InputError(f"input.paths: {why}")
             else:
-                if why := why_unusable(str(source)):
-                    raise InputError(f"input.paths: {why}")
                 matches.setdefault(real, source)
         if not matches:
-            ours = (
-                f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
-                if left_out
-                else ""
+            counts = ", ".join(
+                f"{number:,} {end}" for end, number in sorted(Counter(others.values()).items())
             )
+            ours = f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours}{_others(others)}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours if left_out else ''}"
+                f"{f'; there is {counts}' if counts else ''}"
+                f"{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
-    kinds = {kind_of(path): path for path in files.values()}
+    kinds: dict[Kind, Source] = {}
+    for path in files.values():
+        if not (kind := kind_of(path)):
+            remedy = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+            raise InputError(
+                f"{path} is neither JSONL nor Parquet by its name; expected one of "
+                f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
+            )
+        kinds[kind] = path
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
@@ -164,12 +139,6 @@ def find_files(
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
-
-
-def _others(others: Mapping[str, str]) -> str:
-    """The end of a message: other files by the end of their names."""
-    counts = ", ".join(f"{number:,} {ending}" for ending, number in sorted(Counter(others.values()).items()))
-    return f"; there is {counts}{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}" if counts else ""
 
 
 class _Search:
@@ -202,10 +171,8 @@ class _Search:
     def _entries(self, folder: str) -> dict[str, Entry]:
         """Entries of a folder, sorted by name; each folder is listed once."""
         if folder not in self.known:
-            try:
+            with _listing():
                 self.known[folder] = dict(sorted(self.base.entries(folder).items()))
-            except OSError as error:
-                raise _unreadable(error) from error
         return self.known[folder]
 
     def _entry(self, path: str) -> Entry:
@@ -220,10 +187,8 @@ class _Search:
         folder, name = os.path.split(path)
         if folder in self.known:
             return self.known[folder].get(name, "neither")
-        try:
+        with _listing():
             return self.base.entry(path)
-        except OSError as error:
-            raise _unreadable(error) from error
 
     def _in_folder(self, base: str) -> Iterator[Source]:
         """The corpus files of a folder; counts other files."""
@@ -233,9 +198,8 @@ class _Search:
             self.skipped.add(real_place(base))
             return
         for folder in self._below(base, (".", "_")):
-            entries = self._entries(folder)
             dataset = self._files_of_dataset(folder)
-            for name, entry in entries.items():
+            for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
                     self.others[path] = "hidden (. or _)"
@@ -243,11 +207,9 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif entry == "folder":
                     continue
-                elif dataset is not None and name not in dataset:
-                    self.others[path] = (
-                        "of the cache of datasets" if name.endswith(".arrow") else _ending(name)
-                    )
-                elif not kind_by_name(entry):
+                elif dataset is not None and name not in dataset and name.endswith(".arrow"):
+                    self.others[path] = "of the cache of datasets"
+                elif not kind_of(entry) or (dataset is not None and name not in dataset):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
@@ -288,11 +250,16 @@ class _Search:
             for below in self._below(folder, (".",)):
                 yield from self._in_glob(below, rest or ["*"])
             return
-        for path, entry in self._matching(folder, part):
-            if entry == "folder":
-                if rest and not self._is_ours(path):
-                    yield from self._in_glob(path, rest)
-            elif not rest and entry != "neither":
+        matching = {part: self._entry(os.path.join(folder, part))} if not _MAGIC.search(part) else {}
+        for name, entry in (matching or self._entries(folder)).items():
+            if name not in matching and (
+                not fnmatchcase(name, part) or (name.startswith(".") and not part.startswith("."))
+            ):
+                continue
+            path = os.path.join(folder, name)
+            if entry == "folder" and rest and not self._is_ours(path):
+                yield from self._in_glob(path, rest)
+            elif isinstance(entry, Source) and not rest:
                 yield entry
 
     def _is_ours(self, folder: str) -> bool:
@@ -307,16 +274,6 @@ class _Search:
         """Whether a path without links is in a folder that this run writes."""
         return any(real == own or real.startswith(os.path.join(own, "")) for own in self.own)
 
-    def _matching(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
-        """Path and entry of everything in a folder that matches one part of a pattern."""
-        if not _MAGIC.search(part):
-            path = os.path.join(folder, part)
-            yield path, self._entry(path)
-            return
-        for name, entry in self._entries(folder).items():
-            if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
-                yield os.path.join(folder, name), entry
-
     def _is_store(self, folder: str) -> bool:
         entry = self._file_entry(os.path.join(folder, FORMAT_FILE))
         if not isinstance(entry, Source):
@@ -326,20 +283,23 @@ class _Search:
 
     def _is_output(self, folder: str) -> bool:
         """Whether a folder holds an output or an export, or the remains of a killed run's."""
-        names = self._entries(folder)
-        place = as_place(folder)
+        names, place = self._entries(folder), as_place(folder)
+        if any(name == MANIFEST or name.startswith(TEMPORARY) for name in names):
+            return True
         # An export's manifest lies beside it.
         has_manifest = isinstance(self._file_entry(str(file_at(place, EXPORT_MANIFEST))), Source)
-        if has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None:
-            return True
-        return any(name == MANIFEST or name.startswith(TEMPORARY) for name in names)
+        return has_manifest and read_manifest(place, EXPORT_MANIFEST, replaced=True) is not None
 
 
-def _unreadable(error: OSError) -> InputError:
-    return InputError(
-        f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or name "
-        f"other paths"
-    )
+@contextlib.contextmanager
+def _listing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"input.paths: {error.filename} cannot be listed: {error.strerror}; make it readable for this user, or "
+            f"name other paths"
+        ) from error
 
 
 def _ending(name: str) -> str:

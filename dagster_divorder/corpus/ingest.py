@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -26,10 +25,10 @@ import pyarrow as pa
 from blake3 import blake3
 
 from dagster_divorder.core.arrow import binary_array
-from dagster_divorder.corpus.cut import Lines, Place, cut
+from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found
-from dagster_divorder.corpus.inputs import Block, is_plain, read_lines, read_rows, readable
-from dagster_divorder.corpus.multiset import hash_sum, of_lines
+from dagster_divorder.corpus.inputs import Block, is_plain, joined, read_lines, read_rows, readable
+from dagster_divorder.corpus.multiset import hash_sum
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_block, reject
 from dagster_divorder.corpus.shapes import Shape
@@ -53,13 +52,50 @@ Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """An input as it was read. planned: see `Result`. new_records: number of records that the view before lacks.
-    trusted_bytes: size of the files that were not read."""
+    """An input as it was read. planned: indexes of fragments that were not stored. new_records: number of records that
+    the view before lacks. trusted_bytes: size of the files that were not read."""
 
     view: View
     planned: Mapping[str, Mapping[str, np.ndarray]]
     new_records: int
     trusted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the files of an input are read and stored. sources: the files of all inputs. schema: columns of Parquet
+    files. borders: see `cut`. dry: nothing is stored. before: pieces of the view before, by name."""
+
+    fragments: Fragments
+    shape: Shape
+    sources: Sequence[Source]
+    schema: pa.Schema | None
+    limit: int
+    borders: Set[int] = frozenset()
+    dry: bool = False
+    before: Mapping[str, Fragment] = field(default_factory=dict)
+
+
+class Range(NamedTuple):
+    """Lines that one worker reads. last: where its gap ends. end, owned: see `cut`."""
+
+    begin: Place
+    end: Place
+    last: Place
+    owned: bool = True
+
+
+@dataclass(slots=True)
+class Result:
+    """What ranges hold. lines, blank: numbers of lines that fragments hold, by the number of the file. planned: see
+    `Ingested`. made: names of new fragments."""
+
+    pieces: list[Fragment] = field(default_factory=list)
+    lines: Counter[int] = field(default_factory=Counter)
+    blank: Counter[int] = field(default_factory=Counter)
+    unfinished: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    planned: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
 
 
 def ingest(
@@ -85,28 +121,40 @@ def ingest(
     """
     sources = [path for found, _ in inputs for path in found.files]
     files = _begun(inputs, before)
-    ends = np.cumsum([len(found.files) for found, _ in inputs]).tolist()
+    bounds = [0, *np.cumsum([len(found.files) for found, _ in inputs]).tolist()]
     borders = frozenset(number for number, file in enumerate(files, 1) if file.size >= FILE_BYTES)
-    kept = _kept(before, files, {0, *ends}, borders, fragments.present().keys()) if before else []
+    kept = _kept(before, files, {*bounds}, borders, fragments.present().keys()) if before else []
     result, seen = Result(), {piece.name: piece for piece in before.pieces} if before else {}
-    for number, (found, schema) in enumerate(inputs):
-        first, end = Place(([0, *ends])[number], 0), Place(ends[number], 0)
-        own = [piece for piece in kept if first <= piece.begin < end]
+    for (first, end), (found, schema) in zip(pairwise(bounds), inputs, strict=True):
+        own = [piece for piece in kept if Place(first, 0) <= piece.begin < Place(end, 0)]
         reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry, seen)
-        at = first
-        for piece in [*own, _Kept(end, end, [])]:
+        at = Place(first, 0)
+        for piece in [*own, _Kept(Place(end, 0), Place(end, 0), [])]:
             ranges = _ranges(reading, at, piece.begin) if at < piece.begin else []
             for part in each(partial(read_range, reading), ranges):
-                result.add(part)
+                result.pieces += part.pieces
+                result.lines.update(part.lines)
+                result.blank.update(part.blank)
+                result.unfinished |= part.unfinished
+                result.planned |= part.planned
+                result.made |= part.made
             result.pieces += piece.fragments
             at = piece.end
-    read = [_ended(file, sources[number], result, number) for number, file in enumerate(files)]
-    return Ingested(
-        view=View(kind, tuple(result.pieces), tuple(read)),
-        planned=result.planned,
-        new_records=_new_records(replace(fragments, planned=result.planned), result, before),
-        trusted_bytes=sum(file.size for file in files if file.lines >= 0),
-    )
+    trusted = sum(file.size for file in files if file.lines >= 0)
+    for number, file in enumerate(files):
+        if file.lines < 0:
+            with readable(sources[number]):
+                same = identity(sources[number]) == file.identity
+            files[number] = replace(
+                file,
+                identity=file.identity if same else (),
+                lines=result.lines[number],
+                blank=result.blank[number],
+                unfinished=result.unfinished.get(number),
+            )
+    new_records = _new_records(replace(fragments, planned=result.planned), result, before)
+    view = View(kind, tuple(result.pieces), tuple(files))
+    return Ingested(view, result.planned, new_records, trusted)
 
 
 def _begun(inputs: Sequence[tuple[Found, pa.Schema | None]], before: View | None) -> list[ReadFile]:
@@ -129,21 +177,6 @@ def _begun(inputs: Sequence[tuple[Found, pa.Schema | None]], before: View | None
     return files
 
 
-def _ended(file: ReadFile, path: Source, result: Result, number: int) -> ReadFile:
-    """A file as it was read."""
-    if file.lines >= 0:
-        return file
-    with readable(path):
-        same = identity(path) == file.identity
-    return replace(
-        file,
-        identity=file.identity if same else (),
-        lines=result.lines[number],
-        blank=result.blank[number],
-        unfinished=result.unfinished.get(number),
-    )
-
-
 class _Kept(NamedTuple):
     """Fragments that need not be read again, from a primary cut (or where an input begins) to another one."""
 
@@ -161,30 +194,34 @@ def _kept(
     moved = [number_of.get(file.path, -1) for file in before.files]
     begins = [Place(piece.file, piece.offset) for piece in before.pieces]
     kept: list[_Kept] = []
-    first = at = 0
-    for piece, end in zip(before.pieces, [*begins[1:], Place(len(moved), 0)], strict=True):
+    first = 0
+    for at, end in enumerate([*begins[1:], Place(len(moved), 0)], 1):
+        piece = before.pieces[at - 1]
         last = end.file == len(moved) or before.files[end.file].group != before.files[piece.file].group
-        at += 1
         if not (piece.primary or last):
             continue
         begin, group, first = begins[first], before.pieces[first:at], at
         spanned = [moved[file] for file in range(begin.file, end.file + (end.offset > 0))]
         shift = spanned[0] - begin.file
-        if not all(each.name in present for each in group):
-            continue
-        if -1 in spanned or spanned != list(range(spanned[0], spanned[0] + len(spanned))):
-            continue
         # What precedes decides whether a cut stands before a file's first line.
         preceding = before.files[begin.file - 1] if begin.file else None
-        same_input = preceding is not None and preceding.group == before.files[begin.file].group
-        follows = preceding and preceding.lines and same_input and moved[begin.file - 1] == spanned[0] - 1
-        if not (begin.offset or spanned[0] in inputs | borders or follows):
-            continue
-        if not (piece.primary or spanned[-1] + 1 in inputs) or not inputs.isdisjoint(spanned[1:]):
-            continue
-        moved_end = Place(end.file + shift, end.offset)
-        shifted = [replace(each, file=each.file + shift) for each in group]
-        kept.append(_Kept(Place(begin.file + shift, begin.offset), moved_end, shifted))
+        follows = (
+            preceding
+            and preceding.lines
+            and preceding.group == before.files[begin.file].group
+            and moved[begin.file - 1] == spanned[0] - 1
+        )
+        if (
+            -1 not in spanned
+            and spanned == list(range(spanned[0], spanned[0] + len(spanned)))
+            and all(each.name in present for each in group)
+            and (begin.offset or spanned[0] in inputs | borders or follows)
+            and (piece.primary or spanned[-1] + 1 in inputs)
+            and inputs.isdisjoint(spanned[1:])
+        ):
+            shifted = [replace(each, file=each.file + shift) for each in group]
+            moved_end = Place(end.file + shift, end.offset)
+            kept.append(_Kept(Place(begin.file + shift, begin.offset), moved_end, shifted))
     return sorted(kept)
 
 
@@ -218,122 +255,62 @@ def _new_records(fragments: Fragments, result: Result, before: View | None) -> i
     return sum(int((places(ids, known) < 0).sum()) for ids in fragments.parts(made, "id"))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How the files of an input are read and stored. sources: the files of all inputs. schema: columns of Parquet
-    files. borders: see `cut`. dry: nothing is stored. before: pieces of the view before, by name."""
-
-    fragments: Fragments
-    shape: Shape
-    sources: Sequence[Source]
-    schema: pa.Schema | None
-    limit: int
-    borders: Set[int] = frozenset()
-    dry: bool = False
-    before: Mapping[str, Fragment] = field(default_factory=dict)
-
-
-class Range(NamedTuple):
-    """Lines that one worker reads. last: where its gap ends. end, owned: see `cut`."""
-
-    begin: Place
-    end: Place
-    last: Place
-    owned: bool = True
-
-
-@dataclass(slots=True)
-class Result:
-    """What ranges hold. lines, blank: numbers of lines that fragments hold, by the number of the file. planned: indexes
-    of fragments that were not stored. made: names of new fragments."""
-
-    pieces: list[Fragment] = field(default_factory=list)
-    lines: Counter[int] = field(default_factory=Counter)
-    blank: Counter[int] = field(default_factory=Counter)
-    unfinished: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    planned: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    made: dict[str, Fragment] = field(default_factory=dict)
-
-    def add(self, other: Result) -> None:
-        """Take in what follows."""
-        self.pieces += other.pieces
-        self.lines.update(other.lines)
-        self.blank.update(other.blank)
-        self.unfinished |= other.unfinished
-        self.planned |= other.planned
-        self.made |= other.made
-
-
 def read_range(reading: Reading, wanted: Range, advance: Advance = lambda records: None) -> Result:
     """The fragments that a range owns; stores new ones. advance: takes numbers of records."""
-    result, known = Result(), reading.fragments.present()
-    with ThreadPoolExecutor(1, thread_name_prefix="divorder-ingest") as writer:
-        writing: list[Future[None]] = []
-        blocks = _lines(reading, wanted, result)
-        for lines in cut(blocks, *wanted[:2], owned=wanted.owned, borders=reading.borders):
-            fragment = _named(reading, lines)
-            for file, block, low, high in lines.parts:
-                result.lines[file] += high - low
-                result.blank[file] += int(block.blank[low:high].sum())
-            if fragment.name in result.made:
-                entry = _entry(result.made[fragment.name])
-            elif fragment.name in known and fragment.name in reading.before:
-                entry = _entry(reading.before[fragment.name])
-            elif fragment.name in known:
-                entry = orjson.loads(reading.fragments.index(fragment, ENTRY)[0].tobytes())
+    result, stored = Result(), reading.fragments.present()
+    known = {name: reading.before[name] for name in stored.keys() & reading.before.keys()}
+    blocks = _blocks(reading, wanted, result)
+    for parts, primary in cut(blocks, wanted.begin, wanted.end, owned=wanted.owned, borders=reading.borders):
+        for file, part in parts:
+            result.lines[file] += len(part)
+            result.blank[file] += int(part.blank.sum())
+        file, block = parts[0][0], joined([part for _, part in parts])
+        # Blank lines count, because places of refused lines are relative; those at the end move none.
+        ids = block.ids[: np.flatnonzero(~block.blank).max(initial=-1) + 1]
+        named = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode() + to_bytes(ids))
+        name = named.hexdigest(ID_BYTES)
+        if name not in known:
+            if name in stored:
+                entry = orjson.loads(reading.fragments.index(Fragment(name, 0), ENTRY)[0].tobytes())
                 entry["hashes"] = int(entry["hashes"], 16)
             else:
-                content, index, entry = _parsed(reading, lines)
+                content, index, entry = _parsed(block, reading.shape, reading.sources[file])
+                result.made.add(name)
                 if reading.dry:
-                    result.planned[fragment.name] = index
+                    result.planned[name] = index
                 else:
-                    # One thread compresses and writes while this one parses what follows.
-                    while writing:
-                        writing.pop(0).result()
-                    writing.append(writer.submit(reading.fragments.put, fragment.name, content, index))
-                result.made[fragment.name] = replace(fragment, **entry)
-            result.pieces.append(replace(fragment, **entry))
-            advance(result.pieces[-1].rows)
-        for written in writing:
-            written.result()
+                    reading.fragments.put(name, content, index)
+            known[name] = Fragment(name, shape=reading.shape.key, **entry)
+        first, lines = int(block.starts[0]), len(block)
+        result.pieces.append(replace(known[name], file=file, offset=first, lines=lines, primary=primary))
+        advance(known[name].rows)
     return result
 
 
-def _entry(fragment: Fragment) -> dict[str, Any]:
-    return {
-        name: getattr(fragment, name)
-        for name in ("rows", "refused", "size", "text_bytes", "hashes", "digest")
-    }
-
-
-def _lines(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[int, Block]]:
-    """(Number of a file, block) from a range's beginning to the end of its gap."""
+def _blocks(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[int, Block]]:
+    """(Number of a file, block) from the line before a range's beginning to the end of its gap."""
     for file in range(wanted.begin.file, wanted.last.file + 1):
         stop = wanted.last.offset if file == wanted.last.file else None
         if stop == 0:
             return
-        for block in _blocks(reading, file, wanted.begin.offset if file == wanted.begin.file else 0):
-            if block.unfinished:
-                result.unfinished[file] = block.unfinished
-            if not len(block):
-                # A file without rows may lack the text column too.
-                parse_block(block, np.arange(0), reading.shape, reading.sources[file])
-            inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
-            if inside:
-                yield file, block.lines(0, inside)
-            if inside < len(block):
-                return
-
-
-def _blocks(reading: Reading, file: int, first: int) -> Iterator[Block]:
-    """Blocks of a file from a line on, with the line before it."""
-    path = reading.sources[file]
-    with reading.shape.naming():
-        if reading.schema is not None:
-            yield from read_rows(path, reading.schema, reading.limit, first=max(0, first - 1))
-        else:
-            begin = line_before(path, first) if first and is_plain(path) else 0
-            yield from read_lines(path, reading.limit, first=begin)
+        path, first = reading.sources[file], wanted.begin.offset if file == wanted.begin.file else 0
+        with reading.shape.naming():
+            if reading.schema is not None:
+                blocks = read_rows(path, reading.schema, reading.limit, first=max(0, first - 1))
+            else:
+                begin = line_before(path, first) if first and is_plain(path) else 0
+                blocks = read_lines(path, reading.limit, first=begin)
+            for block in blocks:
+                if block.unfinished:
+                    result.unfinished[file] = block.unfinished
+                if not len(block):
+                    # A file without rows may lack the text column too.
+                    parse_block(block, np.arange(0), reading.shape, path)
+                inside = len(block) if stop is None else int(np.searchsorted(block.starts, stop))
+                if inside:
+                    yield file, block.lines(0, inside)
+                if inside < len(block):
+                    return
 
 
 def line_before(path: Source, offset: int) -> int:
@@ -355,67 +332,37 @@ def line_before(path: Source, offset: int) -> int:
             size *= 4
 
 
-def _named(reading: Reading, lines: Lines) -> Fragment:
-    """A fragment without what only its parsed records tell."""
-    digest = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode())
-    ids, blank = (
-        np.concatenate([getattr(block, name)[low:high] for _, block, low, high in lines.parts])
-        for name in ("ids", "blank")
-    )
-    # Blank lines count, because places of refused lines are relative; those at the end move none.
-    digest.update(to_bytes(ids[: np.flatnonzero(~blank).max(initial=-1) + 1]))
-    place = lines.parts[0].place
-    return Fragment(
-        name=digest.hexdigest(ID_BYTES),
-        rows=0,
-        lines=sum(part.high - part.low for part in lines.parts),
-        shape=reading.shape.key,
-        file=place.file,
-        offset=place.offset,
-        primary=lines.primary,
-    )
-
-
-def _parsed(reading: Reading, lines: Lines) -> tuple[pa.Array, dict[str, np.ndarray], dict[str, Any]]:
+def _parsed(
+    block: Block, shape: Shape, path: Source
+) -> tuple[pa.Array, dict[str, np.ndarray], dict[str, Any]]:
     """Content and index of a fragment (`store.fragments`), and what its `Fragment` holds of them."""
-    shape, first = reading.shape, 0
-    contents: list[pa.Array] = []
-    ids, sizes, texts, text_sizes = list[np.ndarray](), list[np.ndarray](), list[bytes](), list[np.ndarray]()
-    refused: list[bytes] = []
-    for part in lines.parts:
-        at = part.low + np.flatnonzero(~part.block.blank[part.low : part.high])
-        parsed = parse_block(part.block, at, shape, reading.sources[part.file])
-        for place, reason in zip(at.tolist(), parsed, strict=True):
-            if isinstance(reason, str):
-                refused.append(reject(part.block, place, first + place - part.low, reason))
-        sound = np.flatnonzero([isinstance(each, bytes) for each in parsed])
-        documents = [each for each in parsed if isinstance(each, bytes)]
-        content, size = content_of(part.block, at[sound], shape)
-        contents.append(content)
-        sizes.append(size)
-        ids.append(part.block.ids[at[sound]])
-        texts.append(hash_all(documents))
-        text_sizes.append(np.fromiter(map(len, documents), np.int64, len(documents)))
-        first += part.high - part.low
-    content = pa.concat_arrays(contents)
-    id_of, size_of, text_size = np.concatenate(ids), np.concatenate(sizes), np.concatenate(text_sizes)
-    hashes = of_lines(json_lines(content)).hashes if shape.as_lines else hash_sum(id_of)
+    at = np.flatnonzero(~block.blank)
+    parsed = parse_block(block, at, shape, path)
+    refused = [
+        reject(block, place, place, reason)
+        for place, reason in zip(at.tolist(), parsed, strict=True)
+        if isinstance(reason, str)
+    ]
+    documents = [each for each in parsed if isinstance(each, bytes)]
+    sound = at[np.fromiter((isinstance(each, bytes) for each in parsed), bool, len(parsed))]
+    content, sizes = content_of(block, sound, shape)
+    ids, text_sizes = block.ids[sound], np.fromiter(map(len, documents), np.int64, len(documents))
+    hashes = hash_sum(words(hash_all(json_lines(content))) if shape.as_lines else ids)
     entry = {
-        "rows": len(id_of),
+        "rows": len(ids),
         "refused": len(refused),
-        "size": int(size_of.sum()) + len(id_of) * (shape.as_lines or not pa.types.is_struct(content.type)),
-        "text_bytes": int(text_size.sum()),
+        "size": int(sizes.sum()) + len(ids) * (shape.as_lines or not pa.types.is_struct(content.type)),
+        "text_bytes": int(text_sizes.sum()),
         "hashes": hashes,
-        "digest": blake3(to_bytes(id_of)).hexdigest(ID_BYTES),
+        "digest": blake3(to_bytes(ids)).hexdigest(ID_BYTES),
     }
-    stored = orjson.dumps(entry | {"hashes": f"{hashes:032x}"})
     index = {
-        "id": id_of,
-        "text": words(b"".join(texts)),
-        "size": size_of,
-        "text_size": text_size,
+        "id": ids,
+        "text": words(hash_all(documents)),
+        "size": sizes,
+        "text_size": text_sizes,
         REFUSED: np.frombuffer(b"".join(refused), np.uint8),
-        ENTRY: np.frombuffer(stored, np.uint8),
+        ENTRY: np.frombuffer(orjson.dumps(entry | {"hashes": f"{hashes:032x}"}), np.uint8),
     }
     return content, index, entry
 

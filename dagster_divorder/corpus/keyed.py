@@ -1,20 +1,19 @@
-"""The user's own Parquet files, whose rows belong to documents by a key column.
+"""The user's own Parquet files, whose rows belong to records by a key column.
 
-Letters: n rows of a block. The key column names the document of each row: by the records' own id, under its field's
-name; by `record_id` or `doc_id` (hexadecimal, as in `load_results().documents`); or by `row`, a record's number in
-input order. Rows of a file count from 0.
+The key column names the record of each row: by the records' own id, under its field's name; by `record_id` or `doc_id`
+(hexadecimal, as in `load_results().documents`); or by `row`, a record's number in input order. Rows count from 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from dagster_divorder.core.arrow import is_text
-from dagster_divorder.corpus.columns import as_id, may_hold_ids
+from dagster_divorder.corpus.columns import as_id
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.ids import hash_all, words
 
@@ -22,16 +21,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KeyedBy = Literal["id", "record_id", "doc_id", "row"]
-KEYS: tuple[KeyedBy, ...] = get_args(KeyedBy)
 """Key columns, preferred ones first. `id` means the records' own ids, whatever their field is called."""
 
 
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
-    """(the columns of a Parquet file; its number of rows).
-
-    Raises:
-        InputError: the file is not Parquet.
-    """
+    """(the columns of a Parquet file; its number of rows). Raises InputError: the file is not Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -44,14 +38,15 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
 
 def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -> tuple[KeyedBy, str]:
     """How the rows of a file are keyed, and the key column. id_field: the field of the records' own ids. what: the noun
-    for a row's content, for messages.
-
-    Raises:
-        InputError: the column is missing or has another type.
-    """
+    for a row's content, for messages. Raises InputError: the column is missing or has another type."""
     import pyarrow as pa
 
-    keys = {keyed_by: id_field if keyed_by == "id" else keyed_by for keyed_by in KEYS}
+    keys: dict[KeyedBy, str | None] = {
+        "id": id_field,
+        "record_id": "record_id",
+        "doc_id": "doc_id",
+        "row": "row",
+    }
     keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
     if keyed_by is None or key is None:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
@@ -64,28 +59,22 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
         raise InputError(f"{path} has several columns {key!r}; rename all but one")
     kind = schema.field(key).type
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if keyed_by == "id" and not may_hold_ids(text):
-        raise InputError(
-            f"{path}: the column {key!r} has type {kind}; expected strings, whole numbers, bytes or UUIDs"
-        )
-    if keyed_by == "row" and not pa.types.is_integer(kind):
-        raise InputError(f"{path}: the column 'row' has type {kind}; expected whole numbers")
-    if keyed_by in ("record_id", "doc_id") and not is_text(text):
-        raise InputError(
-            f"{path}: the column {key!r} has type {kind}; expected strings of 32 hexadecimal digits"
-        )
+    fits, expected = is_text(text), "strings of 32 hexadecimal digits"
+    if keyed_by == "id":
+        fits, expected = is_text(text) or pa.types.is_integer(text), "strings or whole numbers"
+    elif keyed_by == "row":
+        fits, expected = pa.types.is_integer(kind), "whole numbers"
+    if not fits:
+        raise InputError(f"{path}: the column {key!r} has type {kind}; expected {expected}")
     return keyed_by, key
 
 
 def key_values(
     path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
 ) -> np.ndarray:
-    """Keys of consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own ids,
-    hashes of their text). what: the noun for a row's content, for messages.
-
-    Raises:
-        InputError: a key is null or not an id.
-    """
+    """Keys of n consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own
+    ids, hashes of their text). what: the noun for a row's content, for messages. Raises InputError: a key is null or
+    not an id."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

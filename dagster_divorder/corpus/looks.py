@@ -7,7 +7,6 @@ refuse nothing.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from dagster_divorder.chats.forms import ANSWERS, CONTEXTS, QUESTIONS, Form, fields_of, form_of, is_turns
-from dagster_divorder.chats.input_template import PROMPTS
 
 KINDS: dict[Form, str] = {
     "pairs": "preference pairs",
@@ -27,11 +25,23 @@ KINDS: dict[Form, str] = {
 }
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
-LZ4_REMEDY = "decompress it (`lz4 -d FILE`), or compress it with zstd"
-_CONTAINERS = ("data", "rows", "records", "documents", "items", "examples", "train")
 _FIELDS_SHOWN = 20
 MIN_RECORDS, LABEL_BYTES = 20, 32
 """Fewest records with texts to compare, and the mean size below which texts may be labels."""
+_AGAIN = "download the file again with the required access"
+_BEGINNINGS = {
+    rb"version https://git-lfs": "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
+    rb"<!doctype html|<html|<.*<html": f"an HTML page, such as a sign-in page; {_AGAIN}",
+    rb"<\?xml|<error": f"XML, such as the error of an object store; {_AGAIN}",
+    rb"PAR1": "Parquet; rename the file to .parquet",
+    rb"PK\x03\x04": "a zip archive; unpack it",
+    rb"\[": "a JSON array; if it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`",
+    rb"\{\s*\Z": "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`",
+    # A table's head has no control characters: damaged data is not CSV.
+    rb'["\w][^{}\x00-\x08\x0a-\x1f\x80-\xff]*?[,;\t]': f"not JSON; if it is CSV, {CSV_REMEDY}",
+}
+"""Beginning of a file, a pattern in any case -> what it looks like, and the remedy."""
+_CONTAINER = re.compile(rb'{\s*"(data|rows|records|documents|items|examples|train)"\s*:\s*\[\s*(?:{|\Z)')
 
 
 class Structure(NamedTuple):
@@ -49,20 +59,23 @@ class Structure(NamedTuple):
     @property
     def setting(self) -> str:
         """The setting of `[input]` that reads such records."""
-        is_prompt = self.form == "template"
-        return f"template = {json.dumps(PROMPTS)}" if is_prompt else f"format = {json.dumps(self.form)}"
+        return f"format = {json.dumps(self.form)}"
 
     def said(self, *, by_jq: bool = True) -> str:
         """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
         if self.form:
             return f"{self.name}: set input.{self.setting}, and no input.text_field"
+        if self.fields == ("prompt",):
+            return f"{self.name}: write the text of the turns into a field, and name it in input.text_field"
         if len(self.fields) == 1:
-            field = json.dumps(self.fields[0])
-            jq = f", as with `jq -c '.messages = .[{field}]' IN > OUT.jsonl`" if by_jq else ""
-            return f"{self.name}; lists of turns are read from the field 'messages': rename the field{jq}"
+            jq = f", as with `jq -c '.messages = .[{json.dumps(self.fields[0])}]' IN > OUT.jsonl`"
+            return (
+                f"{self.name}; lists of turns are read from the field 'messages': rename the field"
+                f"{jq if by_jq else ''}"
+            )
         return (
             f"{self.name}, but it is unclear which fields are question and answer: call them 'instruction' and "
-            f"'output' for a chat, or join them into a text by input.template; or, for one field alone, set "
+            f"'output' for a chat, or join them into one text in a field of its own; or, for one field alone, set "
             f"input.text_field = {json.dumps(self.fields[-1])}"
         )
 
@@ -72,7 +85,7 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     if form := form_of(record):
         return Structure(KINDS[form], fields_of(record, form), form)
     if isinstance(record.get("prompt"), list) and is_turns(record["prompt"]):
-        return Structure("prompts without answers", ("prompt",), "template")
+        return Structure("prompts without answers", ("prompt",), None)
     if lists := [name for name, value in record.items() if is_turns(value)]:
         return Structure("chat messages", (lists[0],), None)
     asked, answered = (
@@ -97,34 +110,18 @@ def characters(value: Any) -> int:
 def looks_like(begins: bytes, form: str = "text") -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
     "" if unknown. form: `Input.form`."""
-    head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
-    start = head[:1024].lower()
     if begins and not begins[:64].strip(b"\0"):
         return "zero bytes, as in an incompletely written file; copy it again"
     if begins.startswith((b"\xff\xfe", b"\xfe\xff")) or begins[:64].count(0) > len(begins[:64]) // 3:
         return "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`"
-    if start.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`"
-    if start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<") and b"<html" in start):
-        return "an HTML page, such as a sign-in page; download the file again with the required access"
-    if start.startswith((b"<?xml", b"<error")):
-        code = re.search(rb"<Code>([^<]{1,80})</Code>", head[:1024])
-        error = f" ({code[1].decode(errors='replace')})" if code else ""
-        return f"XML, such as the error{error} of an object store; download the file again with the required access"
-    if head.startswith(b"PAR1"):
-        return "Parquet; rename the file to .parquet"
-    if head.startswith(b"PK\x03\x04"):
-        return "a zip archive; unpack it"
-    if head.startswith(b"["):
-        return "a JSON array; if it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`"
-    if container := re.match(rf'{{\s*"({"|".join(_CONTAINERS)})"\s*:\s*\[\s*(?:{{|$)'.encode(), head):
-        write = f"write one a line with `jq -c '.{container[1].decode()}[]' IN > OUT.jsonl`"
-        return f"one object that holds the records in {container[1].decode()!r}; {write}"
-    if head.strip() == b"{":
-        return "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`"
-    # A table's head has no control characters: damaged data is not CSV.
-    if re.match(rb'["\w][^{}\x00-\x08\x0e-\x1f]*?[,;\t]', head.partition(b"\n")[0]) and _is_text(head):
-        return f"not JSON; if it is CSV, {CSV_REMEDY}"
+    head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
+    for pattern, looks in _BEGINNINGS.items():
+        if re.match(pattern, head[:1024], re.IGNORECASE | re.DOTALL):
+            return looks
+    if container := _CONTAINER.match(head):
+        name = container[1].decode()
+        write = f"write one a line with `jq -c '.{name}[]' IN > OUT.jsonl`"
+        return f"one object that holds the records in {name!r}; {write}"
     try:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
@@ -132,19 +129,10 @@ def looks_like(begins: bytes, form: str = "text") -> str:
     return _record_looks_like(record, form) if isinstance(record, dict) else ""
 
 
-def _is_text(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8; its last character may be incomplete."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     structure = structure_of(record)
     kind, (*_, field), other = structure or ("a text", ("text",), "text" if "text" in record else None)
-    if other not in (None, form) and "template" not in (form, other):
+    if other not in (None, form):
         kind = structure.said() if structure and form == "text" else kind
         blocks = "\n".join(f'[[input]]\npaths = ["{f}.jsonl"]\nformat = "{f}"\n' for f in (form, other))
         return (
@@ -156,7 +144,7 @@ def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     if structure:
         return structure.said()
     if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
-        return f"the error of a server ({str(error)[:80]}); download the file again with the required access"
+        return f"the error of a server ({str(error)[:80]}); {_AGAIN}"
     return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
 
 

@@ -24,7 +24,7 @@ from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import ID_BYTES
 
 
-def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
+def row_bytes(rows: pa.RecordBatch) -> list[bytes]:
     """The bytes of each of n rows; they include the columns' names and types."""
     columns = orjson.dumps(_spelled(pa.struct(list(rows.schema))))
     head = np.frombuffer(blake3(columns).digest(ID_BYTES), np.uint8)
@@ -33,11 +33,7 @@ def row_bytes(rows: pa.RecordBatch) -> list[memoryview]:
         more_fixed, more_varying = _encoded(column)
         fixed += more_fixed
         varying += more_varying
-    joined = _joined(fixed, varying)
-    _, ends, data = joined.buffers()
-    limits = np.frombuffer(ends, np.int64)[: len(joined) + 1].tolist()
-    view = memoryview(data)
-    return [view[low:high] for low, high in pairwise(limits)]
+    return list(_joined(fixed, varying).to_pylist())
 
 
 def _spelled(kind: pa.DataType) -> str | list[Any]:
@@ -64,7 +60,7 @@ def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
     import pyarrow.compute as pc
 
     column, kind = _plain(column)
-    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)[:, None]
+    valid = np.asarray(_valid(column), np.uint8)[:, None]
     fixed, varying = [valid], []
     if pa.types.is_struct(kind):
         for child in column.flatten():
@@ -105,11 +101,7 @@ def _joined(fixed: list[np.ndarray], varying: list[pa.Array]) -> pa.Array:
 
 
 def json_lines(rows: pa.StructArray) -> list[bytes]:
-    """Rows as JSON objects.
-
-    Raises:
-        InputError: a column has no JSON form.
-    """
+    """Rows as JSON objects. Raises InputError: a column has no JSON form."""
     return [orjson.dumps(row) for row in json_values(rows)]
 
 
@@ -130,11 +122,8 @@ _AS_PARQUET = "use output.format = 'parquet', if all inputs are Parquet with the
 
 
 def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
-    """Checks, without rows, that columns can be read and, if asked, written as JSON.
-
-    Raises:
-        InputError: a column cannot; the message names it and its type.
-    """
+    """Checks, without rows, that columns can be read and, if asked, written as JSON. Raises InputError: a column
+    cannot; the message names it and its type."""
     if as_json and (doubled := _doubled(schema.names)):
         raise InputError(
             f"{_AS_JSON}: several columns are called {doubled!r}, which one JSON object cannot "
@@ -173,12 +162,13 @@ def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
             raise InputError(f"it has several fields called {doubled!r}")
         children = [json_values(child, objects=objects) for child in column.flatten()]
         rows = zip(*children, strict=True)
-        return _where_valid(column, [dict(zip(names, row, strict=True)) for row in rows])
+        values = [dict(zip(names, row, strict=True)) for row in rows]
+        return [value if valid else None for value, valid in zip(values, _valid(column), strict=True)]
     if is_list(kind):
         lengths, items = _items(column)
         values = json_values(items, objects=objects)
-        lists = [values[low:high] for low, high in pairwise(_ends(lengths).tolist())]
-        return _where_valid(column, lists)
+        bounds = zip(pairwise(_ends(lengths).tolist()), _valid(column), strict=True)
+        return [values[low:high] if valid else None for (low, high), valid in bounds]
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_pylist()
         return [n if n is None or math.isfinite(n) else _NOT_FINITE.get(n, "NaN") for n in numbers]
@@ -211,29 +201,24 @@ def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:
     """Dates and timestamps in ISO 8601; as Arrow's numbers if the year does not have four digits."""
     import pyarrow.compute as pc
 
-    zone = ""
+    zone, a_day = "", 1
     if pa.types.is_date(kind):
         column = column.cast(pa.date32())
-        numbers, a_day = column.view(pa.int32()), 1
+        numbers = column.view(pa.int32())
     else:
         numbers, a_day, zone = column.view(pa.int64()), _A_DAY[kind.unit], "Z" if kind.tz else ""
         # Without its zone, because its rules may be unknown here: the number counts from 1970 in UTC.
         column = numbers.view(pa.timestamp(kind.unit))
     texts = pc.binary_join_element_wise(pc.replace_substring(column.cast(pa.string()), " ", "T"), zone, "")
     days = numbers.fill_null(0).to_numpy() // a_day
-    if ((days >= _FIRST_DAY) & (days <= _LAST_DAY)).all():
-        return list(texts.to_pylist())
     return [
         text if _FIRST_DAY <= day <= _LAST_DAY else number
         for text, number, day in zip(texts.to_pylist(), numbers.to_pylist(), days.tolist(), strict=True)
     ]
 
 
-def _where_valid(column: pa.Array, values: list[Any]) -> list[Any]:
-    if not column.null_count:
-        return values
-    valid = column.is_valid().to_pylist()
-    return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+def _valid(column: pa.Array) -> np.ndarray:
+    return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _doubled(names: list[str]) -> str | None:

@@ -1,33 +1,32 @@
-"""The first records of an input as plain values, before any is stored."""
+"""The first records of an input as plain values, before any is stored, and what they show of its form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
+from dagster_divorder.chats.forms import form_of, without_nulls
 from dagster_divorder.core.fields import column_at, value_at
-from dagster_divorder.corpus.find import Found
-from dagster_divorder.corpus.inputs import (
-    Kind,
-    read_batches,
-    read_lines,
-    read_rows,
-    read_schema,
-)
-from dagster_divorder.corpus.json_records import parse
+from dagster_divorder.corpus.find import Found, find_files, own_folders
+from dagster_divorder.corpus.inputs import Kind, parse, read_batches, read_lines, read_rows, read_schema
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.records import EMPTY_TEXT, parse_block, raw_bytes
+from dagster_divorder.errors import DivOrderError
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import is_url
+from dagster_divorder.settings.sections import Inputs
 from dagster_divorder.store.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PEEK_BYTES = 1 << 18
-"""Bytes that are read at once where a few records may be enough."""
+LOOKED_AT = 100
+"""Most records read until one shows the form of its input."""
 
 
 @dataclass
@@ -40,32 +39,26 @@ class Refusals:
     first: str = ""
     looks: str = ""
 
-    def add(self, path: str, number: int, reason: str, begins: bytes, form: str) -> None:
-        if not self.refused:
-            looks = looks_like(begins, form) if reason != EMPTY_TEXT else ""
-            self.first, self.looks = f"{path}:{number}: {reason}", f", which is {looks}" if looks else ""
-        self.refused += 1
 
-
-def first_refusals(corpus_input: Found, most: int) -> Refusals:
+def first_refusals(found: Found, most: int) -> Refusals:
     """Refusals among the first `most` records of each file, as ingest would refuse them. A last line still being
-    written does not count.
-
-    Raises:
-        InputError: a file cannot be read, or its columns differ from those of the first.
-    """
-    refusals, schema, form = Refusals(), None, corpus_input.shape.form
-    is_jsonl = corpus_input.kind == "jsonl"
-    for path in corpus_input.files:
-        if not is_jsonl:
+    written does not count. Raises InputError: a file cannot be read, or its columns differ from those of the first."""
+    refusals, schema = Refusals(), None
+    for path in found.files:
+        if found.kind == "parquet":
             schema = read_schema(path, schema)
         wanted, number = most, 0
-        for block in read_lines(path) if is_jsonl else read_rows(path, schema):
+        for block in read_lines(path) if schema is None else read_rows(path, schema):
             at = np.flatnonzero(~block.blank)[:wanted]
-            parsed = parse_block(block, at, corpus_input.shape, path)
+            parsed = parse_block(block, at, found.shape, path)
             for place, reason in zip(at.tolist(), parsed, strict=True):
-                if isinstance(reason, str):
-                    refusals.add(str(path), number + place + 1, reason, raw_bytes(block, place), form)
+                if not isinstance(reason, str):
+                    continue
+                if not refusals.refused:
+                    refusals.first = f"{path}:{number + place + 1}: {reason}"
+                    looks = looks_like(raw_bytes(block, place), found.shape.form)
+                    refusals.looks = f", which is {looks}" if looks and reason != EMPTY_TEXT else ""
+                refusals.refused += 1
             refusals.looked_at += len(at)
             number, wanted = number + len(block), wanted - len(at)
             if wanted <= 0:
@@ -86,41 +79,38 @@ def unseen(inputs: Sequence[Found], fields: Iterable[str]) -> set[str]:
 
 
 def first_records(inputs: Sequence[Found], fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a corpus in order, with some `fields` (None if a record lacks one) or all. Lines that are no
-    JSON object are skipped: ingest says what is wrong with them.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
-    for corpus_input in inputs:
-        shape = corpus_input.shape
+    """The records of a corpus in order, with some `fields` (None if a record lacks one) or all. Lines that are no JSON
+    object are skipped: ingest says what is wrong with them. Raises InputError: a file cannot be read."""
+    for found in inputs:
+        shape = found.shape
         with shape.naming():
             names = None if fields is None else {field: shape.field(field) for field in fields}
             constants = {field: value for field in fields or () if (value := shape.constant(field))}
-            for path in corpus_input.files:
-                yield from (record | constants for record in _records(path, corpus_input.kind, names))
+            for path in found.files:
+                yield from (record | constants for record in _records(path, found.kind, names))
 
 
 def _records(path: Source, kind: Kind, names: Mapping[str, str] | None) -> Iterator[dict[str, Any]]:
-    if kind == "parquet":
-        for rows in read_batches(path, None, fields=None if names is None else list(names.values())):
-            once = [name for name in rows.schema.names if rows.schema.names.count(name) == 1]
-            columns = {
-                field: column_at(rows, name)
-                for field, name in (names or {name: name for name in once}).items()
-            }
-            if names and all(column is None for column in columns.values()):
-                # Without columns Arrow has no rows, and one record shows as much as all.
-                yield dict.fromkeys(columns)
-                return
-            plain = [[None] * len(rows) if column is None else _plain(column) for column in columns.values()]
-            yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
+    if kind == "jsonl":
+        for block in read_lines(path):
+            for line in block.content:
+                try:
+                    record = parse(line)
+                except orjson.JSONDecodeError:
+                    continue
+                if isinstance(record, dict):
+                    few = {field: value_at(record, name) for field, name in (names or {}).items()}
+                    yield record if names is None else few
         return
-    for block in read_lines(path, block_bytes=PEEK_BYTES):
-        for record in _objects(block.content) if isinstance(block.content, list) else ():
-            yield (
-                record if names is None else {field: value_at(record, name) for field, name in names.items()}
-            )
+    for rows in read_batches(path, None, fields=None if names is None else list(names.values())):
+        once = {name: name for name in rows.schema.names if rows.schema.names.count(name) == 1}
+        columns = {field: column_at(rows, name) for field, name in (names or once).items()}
+        if names and all(column is None for column in columns.values()):
+            # Without columns Arrow has no rows, and one record shows as much as all.
+            yield dict.fromkeys(columns)
+            return
+        plain = [[None] * len(rows) if column is None else _plain(column) for column in columns.values()]
+        yield from (dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True))
 
 
 def _plain(column: pa.Array) -> list[Any]:
@@ -131,11 +121,28 @@ def _plain(column: pa.Array) -> list[Any]:
         return [True if valid else None for valid in column.is_valid().to_pylist()]
 
 
-def _objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            record = parse(line)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            yield record
+def recognised(settings: Settings) -> Settings:
+    """The settings with the format of each input that has none: the first record with a text or a form decides. "auto"
+    stays for texts, and for an input with a text field, at a URL, or unreadable: reading it reports why."""
+    blocks = []
+    for block in settings.input.each:
+        # Every access to a URL is a request.
+        named = "text_field" in block.model_fields_set or any(map(is_url, block.paths))
+        form = None
+        if block.format == "auto" and not named:
+            try:
+                files = find_files(block.paths, own_folders(settings))
+                for record in islice(first_records([files]), LOOKED_AT):
+                    if isinstance(value_at(record, block.text_field), str):
+                        break
+                    if form := form_of(without_nulls(record)):
+                        break
+            except DivOrderError:
+                pass
+        blocks.append(block.model_copy(update={"format": form}) if form else block)
+    if blocks == list(settings.input.each):
+        return settings
+    several = isinstance(settings.input, Inputs)
+    changed = settings.input.model_copy(update={"several": tuple(blocks)}) if several else blocks[0]
+    update = {"input": changed, "packing": settings.packing.fitting({block.form for block in blocks})}
+    return settings.model_copy(update=update)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.store.arrays import row_array
+from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.view import Fragment, View, by_fragment
 
 CLIP_BYTES = 1 << 16
@@ -22,47 +23,16 @@ READERS = 2
 """Threads that decompress fragments; decompression releases the interpreter's lock."""
 
 
-KEPT_BYTES = 1 << 20
-_kept: tuple[tuple[Fragment, ...], np.ndarray, list[str]] = ((), np.empty(0, np.int64), [])
-"""(fragments, rows, texts) of the beginning of the last sample: several stages of a run begin with the same one, and
-reading it decompresses all documents."""
-
-
 def records_by_text(
     records: Records, view: View, most: int | None = None, without: np.ndarray | None = None
 ) -> np.ndarray:
     """One record of each text, the first one, by rising hash of the text, int64: the first `most`, or all if None.
-    without: records to leave out, bool (N,). Memory: hashes of four times `most` texts."""
-    used = np.ones(len(view), bool) if without is None else ~without
-    return first_by_id(records.fragments.parts(view.fragments, "text"), used, most)
-
-
-def first_by_id(parts: Iterable[np.ndarray], used: np.ndarray, most: int | None = None) -> np.ndarray:
-    """The first record of each id, by rising id, int64: the first `most`, or all if None. parts: ids, each part uint64
-    (n, 2), N ids in all. used: bool (N,)."""
-    ids, rows, first, count = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)], 0, 0
-    limit = np.uint64(2**64 - 1)
-    for part in parts:
-        inside = np.flatnonzero(used[first : first + len(part)])
-        inside = inside[part[inside, 0] <= limit]
-        ids.append(part[inside])
-        rows.append(inside + first)
-        first, count = first + len(part), count + len(inside)
-        if most and count > 4 * most:
-            low, of_low = _distinct(np.concatenate(ids), np.concatenate(rows), 2 * most)
-            limit = low[-1, 0] if len(low) == 2 * most else limit
-            ids, rows, count = [low], [of_low], len(low)
-    return _distinct(np.concatenate(ids), np.concatenate(rows), most)[1]
-
-
-def _distinct(ids: np.ndarray, rows: np.ndarray, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct ids by rising id, and the first row of each; the first `most`."""
-    order = np.lexsort((ids[:, 1], ids[:, 0]))
-    ids = ids[order]
-    starts = np.ones(len(ids), bool)
-    starts[1:] = (ids[1:] != ids[:-1]).any(axis=1)
-    kept = np.flatnonzero(starts)[:most]
-    return ids[kept], rows[order][kept]
+    without: records to leave out, bool (N,). Memory: some 60 bytes a record."""
+    rows = np.arange(len(view)) if without is None else np.flatnonzero(~without)
+    ids = records.text_ids(view.fragments)[rows]
+    first = distinct(ids).first
+    order = np.lexsort((ids[first, 1], ids[first, 0]))[:most]
+    return rows[first[order]]
 
 
 def sample_texts(records: Records, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
@@ -70,18 +40,11 @@ def sample_texts(records: Records, view: View, rows: np.ndarray, max_bytes: int)
     sizes = records.fragments.column(view.fragments, "text_size")
     total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
     rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
-    global _kept
-    fragments, first, known = _kept
-    if fragments == view.fragments and np.array_equal(first[: len(rows)], rows):
-        return known[: len(rows)]
     # CLIP_BYTES characters have at least CLIP_BYTES bytes.
-    texts: list[str] = [
+    return [
         text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
         for text in beginnings(records, view, rows, CLIP_BYTES).to_pylist()
     ]
-    first = rows[: np.searchsorted(total, KEPT_BYTES, side="right")]
-    _kept = view.fragments, first, texts[: len(first)]
-    return texts
 
 
 def beginnings(records: Records, view: View, rows: np.ndarray, characters: int) -> pa.Array:
@@ -105,11 +68,8 @@ def first_lines(records: Records, view: View, rows: np.ndarray) -> list[str]:
 def contents(
     fragments: Sequence[Fragment], rows: np.ndarray, read: Callable[[Fragment], pa.Array]
 ) -> pa.Array:
-    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment.
-
-    Raises:
-        StoreError: a fragment is missing or damaged.
-    """
+    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment. Raises
+    StoreError: a fragment is missing or damaged."""
     by_number = list(by_fragment(fragments, rows))
     if not by_number:
         return pa.nulls(0, pa.large_string())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 from blake3 import blake3
@@ -23,16 +23,15 @@ SOURCE = "source"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Fields of an input: see `settings.Input`. form: `Input.form`. jinja: `Input.template`. chat_template: the
-    template that must accept conversations, None for texts. key: identifies its records, 0 for a single input. label:
-    start of its messages if there are several inputs. as_lines: rows are stored as JSON lines."""
+    """Fields of an input: see `settings.Input`. form: `Input.form`. chat_template: the template that must accept
+    conversations, None for texts. key: identifies its records, 0 for a single input. label: start of its messages if
+    there are several inputs. as_lines: rows are stored as JSON lines."""
 
     text_field: str = "text"
     id_field: str | None = None
     source_field: str | None = None
     source: str | None = None
     form: str = "text"
-    jinja: str | None = None
     chat_template: ChatTemplate | None = None
     key: int = 0
     label: str = ""
@@ -51,7 +50,7 @@ class Shape:
     @property
     def setting(self) -> str:
         """The setting that says what a record holds."""
-        return {"text": "input.text_field", "template": "input.template"}.get(self.form, "input.format")
+        return "input.text_field" if self.form == "text" else "input.format"
 
     def field(self, name: str) -> str:
         """The name of a field in this input."""
@@ -69,13 +68,14 @@ def shapes_of(settings: Settings) -> tuple[Shape, ...]:
     """The shapes of the inputs, in order."""
     shapes = []
     for number, block in enumerate(settings.input.each, 1):
-        fields = (block.text_field, block.id_field, block.source_field, block.source)
-        key, label = 0, ""
+        shape = Shape(block.text_field, block.id_field, block.source_field, block.source, block.form)
         if isinstance(settings.input, Inputs):
-            # Texts keep the key from before other forms existed.
-            form = () if block.form == "text" else (block.form, block.template)
-            key = int.from_bytes(blake3(orjson.dumps((*fields, *form))).digest(8))
+            fields = (block.text_field, block.id_field, block.source_field, block.source, block.form)
             more = f" and {len(block.paths) - 1:,} more" if len(block.paths) > 1 else ""
-            label = f"input {number} ({block.paths[0]}{more}): "
-        shapes.append(Shape(*fields, block.form, block.template, None, key, label))
+            shape = replace(
+                shape,
+                key=int.from_bytes(blake3(orjson.dumps(fields)).digest(8)),
+                label=f"input {number} ({block.paths[0]}{more}): ",
+            )
+        shapes.append(shape)
     return tuple(shapes)

@@ -21,29 +21,21 @@ from dagster_divorder.store.view import Fragment
 @dataclass(frozen=True, slots=True)
 class Records:
     """The records of a corpus. kind: of its view. shapes: of its inputs. A conversation is a text too
-    (`chats.document`)."""
+    (`chats.document`). Methods raise DamagedFileError if a file is missing or damaged."""
 
     fragments: Fragments
     kind: str
     shapes: tuple[Shape, ...]
 
     def records(self, fragment: Fragment) -> pa.Array:
-        """Records of a fragment as the output holds them: large_binary lines, or struct (rows,).
-
-        Raises:
-            DamagedFileError: a file is missing or damaged.
-        """
+        """Records of a fragment as the output holds them: large_binary lines, or struct (rows,)."""
         content = self.fragments.content(fragment)
         as_lines = self.kind == "jsonl" and pa.types.is_struct(content.type)
         return binary_array(json_lines(content)) if as_lines else content
 
     def texts(self, fragment: Fragment) -> pa.Array:
-        """Texts of the records of a fragment, large_string (rows,).
-
-        Raises:
-            DamagedFileError: a file is missing or damaged.
-            StoreError: these settings do not read the records of the fragment.
-        """
+        """Texts of the records of a fragment, large_string (rows,). Raises StoreError: these settings do not read the
+        records of the fragment."""
         content, shape = self.fragments.content(fragment), self.shape_of(fragment)
         if pa.types.is_struct(content.type):
             parsed = parse_rows(pa.RecordBatch.from_struct_array(content), shape)

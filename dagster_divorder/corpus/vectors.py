@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -35,8 +35,7 @@ FLOATS = (np.float16, np.float32, np.float64)
 _SAVE = "numpy.save(path, vectors.astype('float32'))"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Consecutive rows of a file from row `first` on.
 
     keys: of the rows' documents, int64 (n,) numbers of records, or uint64 (n, 2) ids (for own ids, hashes of their
@@ -50,34 +49,35 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFile:
-    """A file of `rows` vectors of `dims` numbers."""
+    """A file of `rows` vectors of `dims` numbers. column, key: of a Parquet file, its columns of vectors and of keys;
+    "" for .npy."""
 
     path: Path
     rows: int
     dims: int
     dtype: np.dtype[Any]
-    keyed_by: KeyedBy
+    keyed_by: KeyedBy = "row"
+    column: str = ""
+    key: str = ""
+
+    @property
+    def _rows_of_a_block(self) -> int:
+        return max(1, BLOCK_BYTES // (self.dims * self.dtype.itemsize))
 
     def blocks(self) -> Iterator[Block]:
         """All rows, from first to last."""
-        raise NotImplementedError
-
-    @property
-    def rows_of_a_block(self) -> int:
-        return max(1, BLOCK_BYTES // (self.dims * self.dtype.itemsize))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpyVectors(VectorFile):
-    """A .npy file of shape (rows, dims)."""
-
-    def blocks(self) -> Iterator[Block]:
-        for first in range(0, self.rows, self.rows_of_a_block):
-            keys = np.arange(first, min(self.rows, first + self.rows_of_a_block), dtype=np.int64)
-            yield Block(first, keys, self.take(keys))
+        size = self._rows_of_a_block
+        if not self.column:
+            for first in range(0, self.rows, size):
+                rows = np.arange(first, min(self.rows, first + size), dtype=np.int64)
+                yield Block(first, rows, self.take(rows))
+            return
+        for first, (column, vectors) in read_columns(self.path, (self.key, self.column), size):
+            keys = key_values(self.path, self.keyed_by, self.key, column, first, "vector")
+            yield Block(first, keys, self._matrix(vectors, first))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors (n, D) of some rows, int64 (n,), in any order."""
+        """Vectors (n, D) of some rows of .npy, int64 (n,), in any order."""
         # Mapped for each call, so that this process does not keep the pages.
         mapped = _map(self.path)
         if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
@@ -86,31 +86,16 @@ class NpyVectors(VectorFile):
         picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
         return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetVectors(VectorFile):
-    """A Parquet file with a `column` of vectors, and a `key` column (see `keyed_by`)."""
-
-    column: str
-    key: str
-
-    def blocks(self) -> Iterator[Block]:
-        for first, (column, vectors) in read_columns(
-            self.path, (self.key, self.column), self.rows_of_a_block
-        ):
-            keys = key_values(self.path, self.keyed_by, self.key, column, first, "vector")
-            yield Block(first, keys, self._matrix(vectors, first))
-
-    def copy(self, rows: np.ndarray, path: Path) -> NpyVectors:
-        """Copies rows, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
+    def copy(self, rows: np.ndarray, path: Path) -> VectorFile:
+        """Copies rows of Parquet, int64 (n,), rising, to a .npy file at `path`, which `take` can read in any order."""
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(rows), self.dims)}
         # Written, not mapped: a full disk is then an error and does not kill the process.
         with path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for first, (column,) in read_columns(self.path, [self.column], self.rows_of_a_block, rows):
+            for first, (column,) in read_columns(self.path, [self.column], self._rows_of_a_block, rows):
                 begin, end = np.searchsorted(rows, [first, first + len(column)])
                 file.write(self._matrix(column, first)[rows[begin:end] - first].tobytes())
-        return _open_npy(path)
+        return VectorFile(path=path, rows=len(rows), dims=self.dims, dtype=self.dtype)
 
     def _matrix(self, column: pa.Array, first: int) -> np.ndarray:
         """Lists of floats as (n, D), a view of the column's memory."""
@@ -135,10 +120,8 @@ class ParquetVectors(VectorFile):
 def open_vectors(path: Path, *, id_field: str | None = None) -> VectorFile:
     """The vectors in a file; its suffix tells the kind. Checks rows, dims, dtype and size.
 
-    id_field: the field of the records' own ids.
-
-    Raises:
-        InputError: the file is missing, of another kind, truncated, or of another shape or dtype.
+    id_field: the field of the records' own ids. Raises InputError: the file is missing, of another kind, truncated, or
+    of another shape or dtype.
     """
     if not path.is_file():
         raise InputError(
@@ -174,7 +157,7 @@ def _map(path: Path) -> np.ndarray:
         ) from error
 
 
-def _open_npy(path: Path) -> NpyVectors:
+def _open_npy(path: Path) -> VectorFile:
     vectors = _map(path)
     if vectors.ndim != 2:
         raise InputError(
@@ -186,12 +169,11 @@ def _open_npy(path: Path) -> NpyVectors:
             f"{path} holds {vectors.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
         )
     rows, dims = vectors.shape
-    return NpyVectors(path=path, rows=rows, dims=dims, dtype=vectors.dtype, keyed_by="row")
+    return VectorFile(path=path, rows=rows, dims=dims, dtype=vectors.dtype)
 
 
-def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
+def _open_parquet(path: Path, id_field: str | None) -> VectorFile:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema, rows = read_schema(path)
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
@@ -206,15 +188,9 @@ def _open_parquet(path: Path, id_field: str | None) -> ParquetVectors:
     keyed_by, key = key_column(path, schema, id_field, "vector")
     dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if rows and not dims:
-        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            vector = next(file.iter_batches(1, columns=[field.name])).column(0)[0].as_py()
+        vector = next(read_columns(path, [field.name], 1))[1][0][0].as_py()
         dims = 1 if vector is None else len(vector)  # `_matrix` refuses nulls
-    return ParquetVectors(
-        path=path,
-        rows=rows,
-        dims=dims,
-        dtype=np.dtype(field.type.value_type.to_pandas_dtype()),
-        keyed_by=keyed_by,
-        column=field.name,
-        key=key,
+    dtype = np.dtype(field.type.value_type.to_pandas_dtype())
+    return VectorFile(
+        path=path, rows=rows, dims=dims, dtype=dtype, keyed_by=keyed_by, column=field.name, key=key
     )

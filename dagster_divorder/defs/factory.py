@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_divorder.corpus.find import find_inputs
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import CURATE, REPORT, daily, watch_input

@@ -23,7 +23,6 @@ from pydantic import (
 )
 
 from dagster_divorder.chats.forms import Form
-from dagster_divorder.chats.input_template import compiled
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.schedule import SHAPES, Pieces
 from dagster_divorder.core.order.strategy import Checked
@@ -90,9 +89,6 @@ class Input(_Section):
     """What a record holds. text: one text, in text_field. messages, conversations (ShareGPT), prompt_completion,
     alpaca: a conversation, rendered by the model's chat template. pairs: chosen and rejected. auto: text if text_field
     is set; otherwise the first record that has that field or one of these forms decides."""
-    template: str | None = Field(None, examples=["{{ question }} {{ answer }}"], min_length=1)
-    """Jinja template that makes a text from the fields of a record of any other form; replaces text_field. Only text
-    between {% generation %} and {% endgeneration %} is trained on; without these marks, all of it."""
     source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field that results show as `source`; also a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
@@ -111,21 +107,6 @@ class Input(_Section):
             )
         return self
 
-    @field_validator("template")
-    @classmethod
-    def _is_jinja(cls, template: str | None) -> str | None:
-        if template is not None:
-            compiled(template)
-        return template
-
-    @model_validator(mode="after")
-    def _template_stands_alone(self) -> Self:
-        if self.template is not None and self.format != "auto":
-            raise ValueError(
-                f"format is {self.format!r}, and template is for records of no known form; remove one of them"
-            )
-        return self
-
     @property
     def each(self) -> tuple[Input, ...]:
         """The [[input]] blocks, or this input alone."""
@@ -133,8 +114,8 @@ class Input(_Section):
 
     @property
     def form(self) -> str:
-        """What a record holds: `format`, or "template"; "text" where `corpus.formats.recognised` has not looked."""
-        return "template" if self.template is not None else "text" if self.format == "auto" else self.format
+        """What a record holds: `format`; "text" where `corpus.peek.recognised` has not looked."""
+        return "text" if self.format == "auto" else self.format
 
     def with_paths(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Self:
         """The same input with other paths."""
@@ -661,7 +642,7 @@ class Packing(_Section):
 
     def fitting(self, forms: Collection[str]) -> Self:
         """Values for unset settings that suit records of these forms."""
-        if "text" in forms or "template" in forms:
+        if "text" in forms:
             return self
         suits = {"method": "none" if "pairs" in forms else "best_fit", "too_long": "truncate"}
         return self.model_copy(

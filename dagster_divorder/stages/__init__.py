@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph

@@ -49,7 +49,7 @@ RECORD_READERS: tuple[Trainer, ...] = (
     _reader(
         name="trl-grpo",
         title="TRL GRPOTrainer",
-        forms=("text", "template", "prompt_completion"),
+        forms=("text", "prompt_completion"),
         documented="https://huggingface.co/docs/trl/grpo_trainer (shuffle_dataset)",
         lines="""\
 train_dataset = load_dataset("{reader}", data_files="{pattern}", split="train")

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
-
-from tests.bad_input.conftest import SOUND, Outcome, raw_bytes
+from tests.bad_input.conftest import SOUND, Outcome
 
 Divorder = Callable[..., Outcome]
 
@@ -66,13 +64,3 @@ def test_too_many_refused_fails_before_a_view_is_stored_and_lists_the_first_ten(
     write(tmp_path, [*SOUND, *[b"{"] * 100])
     assert divorder(share=0.38).status == 1
     assert {path.name: path.read_bytes() for path in outcome.output.iterdir()} == before
-
-
-def test_new_refusals_alone_are_written_too(tmp_path: Path, divorder: Divorder) -> None:
-    write(tmp_path, SOUND)
-    assert divorder().rejects == []
-    write(tmp_path, [*SOUND, b"{"])
-    outcome = divorder()
-    assert [raw_bytes(reject) for reject in outcome.rejects] == [b"{"]
-    assert outcome.counts["rejected_records"] == 1
-    assert orjson.loads((outcome.output / "curated_meta.json").read_bytes())["delta"]["new_documents"] == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import as_category
-from dagster_divorder.corpus.columns import concat, extract, extract_ids, settle
+from dagster_divorder.corpus.columns import extract, extract_ids, settle
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -42,7 +42,7 @@ def column(values: list[Any]) -> pa.ChunkedArray:
         # float64 would round them: every digit stays, up to 64 bits.
         ([1, (1 << 53) + 1, None], [1, (1 << 53) + 1, None]),
         ([1, (1 << 64) - 1], [1, (1 << 64) - 1]),
-        ([1, 1 << 64], [1.0, float(1 << 64)]),
+        ([1, 1 << 64], [1.0, float(1 << 64)]),  # beyond 64 bits
         ([0.5, (1 << 53) + 1], [0.5, float(1 << 53)]),
         ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
         ([None, None], [None, None]),
@@ -60,7 +60,6 @@ def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: 
         ([1, 2.5], [1.0, 2.5]),
         ([1, 1 << 53, (1 << 53) + 1], ["1", "9007199254740992", "9007199254740993"]),
         ([(1 << 64) - 1, (1 << 64) - 2], ["18446744073709551615", "18446744073709551614"]),
-        ([1 << 64, (1 << 64) + 1, -(1 << 70)], [str(1 << 64), str((1 << 64) + 1), str(-(1 << 70))]),
         ([1e300, 1.5], [1e300, 1.5]),
         ([(1 << 53) + 1, "a", (1 << 53) + 2.0], ["9007199254740993", "a", "9007199254740994"]),
         ([(1 << 53) + 1, 0.5], [float(1 << 53), 0.5]),
@@ -73,27 +72,6 @@ def test_whole_numbers_can_be_categories(held: list[Any], names: list[Any]) -> N
     assert settle(column(held), categories=True).to_pylist() == names
 
 
-def test_large_whole_floats_can_be_categories() -> None:
-    large = [float(1 << 53), float((1 << 53) + 2)]
-    assert as_category(column_of(pa.array(large))).to_pylist() == ["9007199254740992", "9007199254740994"]
-    for beyond in (float(1 << 63), float("inf")):
-        assert as_category(column_of(pa.array([beyond, 1.0]))).to_pylist() == [beyond, 1.0]
-
-
-def test_many_whole_numbers_are_no_categories() -> None:
-    assert as_category(column_of(pa.array(range(1000)))).to_pylist()[:2] == ["0", "1"]
-    assert as_category(column_of(pa.array(range(1001)))).to_pylist()[:2] == [0, 1]
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(19, 0)])
-def test_whole_numbers_of_every_arrow_type_can_be_categories(kind: pa.DataType) -> None:
-    assert as_category(column_of(pa.array([3, None, 3]).cast(kind))).to_pylist() == ["3", None, "3"]
-
-
-def column_of(values: pa.Array) -> pa.ChunkedArray:
-    return pa.chunked_array([values])
-
-
 @settings(deadline=None, max_examples=examples(25))
 @given(held=st.lists(values, min_size=1, max_size=12), cuts=st.sets(st.integers(1, 11)), data=st.data())
 def test_fragments_and_records_left_out_do_not_matter(
@@ -101,7 +79,8 @@ def test_fragments_and_records_left_out_do_not_matter(
 ) -> None:
     used = data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1))
     bounds = sorted({0, len(held), *(cut for cut in cuts if cut < len(held))})
-    parts = concat([column(held[low:high]) for low, high in pairwise(bounds)])
+    tables = [pa.table({"x": column(held[low:high])}) for low, high in pairwise(bounds)]
+    parts = pa.concat_tables(tables).column("x")
     expected = settle(column([held[at] for at in used]))
     found = settle(parts.take(pa.array(used)))
     assert found.type == expected.type
@@ -134,16 +113,34 @@ def test_a_field_in_objects_is_named_by_the_way_to_it(record: dict[str, Any], va
     assert extract_ids(rows, "a.b.c").column("number").to_pylist() == [known]
 
 
-def test_a_field_of_a_struct_is_null_where_the_struct_is() -> None:
+def test_fields_inside_structs() -> None:
+    """Null where the struct is null; two of one name are an error."""
     inner = pa.StructArray.from_arrays(
         [pa.array(["x", "y", "z"])], ["b"], mask=pa.array([False, True, False])
     )
     rows = pa.StructArray.from_arrays([inner], ["a"], mask=pa.array([False, False, True]))
     table = pa.chunked_array([rows, rows.slice(1)])
     assert extract(table, ["a.b"]).column(0).to_pylist() == ["x", None, None, None, None]
-
-
-def test_two_fields_of_one_name_in_a_struct_are_told() -> None:
-    inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
+    doubled = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
     with pytest.raises(InputError, match=r"several columns are called 'a\.x'"):
-        column_at(pa.table({"a": inner}), "a.x")
+        column_at(pa.table({"a": doubled}), "a.x")
+
+
+@pytest.mark.parametrize(
+    ("values", "categories"),
+    [
+        (pa.array([float(1 << 53), float((1 << 53) + 2)]), ["9007199254740992", "9007199254740994"]),
+        (pa.array([float(1 << 63), 1.0]), [float(1 << 63), 1.0]),
+        (pa.array([float("inf"), 1.0]), [float("inf"), 1.0]),
+        (pa.array(range(1000)), [str(number) for number in range(1000)]),
+        (pa.array(range(1001)), [*range(1001)]),
+        *(
+            (pa.array([3, None, 3]).cast(kind), ["3", None, "3"])
+            for kind in (pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(19, 0))
+        ),
+    ],
+)
+def test_at_most_a_thousand_whole_numbers_of_any_type_are_categories(
+    values: pa.Array, categories: list[Any]
+) -> None:
+    assert as_category(pa.chunked_array([values])).to_pylist() == categories

@@ -38,7 +38,7 @@ def read(path: Path, data: bytes) -> list[bytes]:
 def test_one_member_several_and_empty_ones(tmp_path: Path, suffix: str) -> None:
     path, one, none = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA), COMPRESS[suffix](b"")
     assert read(path, one) == LINES
-    assert read(path, one + none + one) == LINES * 2
+    assert read(path, (one + none) * 500) == LINES * 500
     assert read(path, COMPRESS[suffix](DATA[:100]) + COMPRESS[suffix](DATA[100:])) == LINES
     assert read(path, none) == []
 
@@ -52,15 +52,9 @@ def test_a_file_cut_at_any_place_is_an_error(tmp_path: Path, suffix: str) -> Non
             continue
         with pytest.raises(InputError, match=r"x\.jsonl\.\w+ cannot be read after line .* copy or compress"):
             read(path, two[:size])
-
-
-@suffixes
-@pytest.mark.parametrize("member", [0, 1])
-def test_what_is_no_member_is_an_error(tmp_path: Path, suffix: str, member: int) -> None:
-    path, one = tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA)
-    for other in (*([DATA] if member else []), b"\xff" * 30, b"x" + one):
+    for other in (DATA, b"\xff" * 30, b"x" + one):
         with pytest.raises(InputError, match="compress a damaged or truncated"):
-            read(path, one * member + other)
+            read(path, one + other)
 
 
 @suffixes
@@ -86,17 +80,8 @@ def test_zero_bytes_that_pad_members_are_skipped(tmp_path: Path, suffix: str, ze
     assert read(path, one + padding + one + padding) == LINES * 2
     with pytest.raises(InputError, match="compress a damaged or truncated"):
         read(path, one + padding + one[:-1])
-
-
-@suffixes
-def test_more_zero_bytes_are_a_file_that_was_not_written_to_its_end(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(InputError, match=r"1,048,577 zero bytes follow its compressed data"):
-        read(tmp_path / f"x.jsonl{suffix}", COMPRESS[suffix](DATA) + bytes((1 << 20) + 1))
-
-
-def test_many_small_members_are_read_in_linear_time(tmp_path: Path) -> None:
-    one = gzip.compress(LINES[0] + b"\n")
-    assert read(tmp_path / "x.jsonl.gz", one * 20_000) == LINES[:1] * 20_000
+        read(path, one + bytes((1 << 20) + 1))
 
 
 LONG_WINDOW = b"\x28\xb5\x2f\xfd\x00\xa8" + (len(DATA) << 3 | 1).to_bytes(3, "little") + DATA

@@ -254,12 +254,13 @@ def test_other_kinds_are_cut_alike_and_read_again_only_if_they_changed(tmp_path:
 def test_an_edit_whose_times_were_restored_is_seen(tmp_path: Path) -> None:
     folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
     write(folder, [[line(number) for number in range(30)]])
+    young = read(store, folder).view
+    assert young.files[0].identity == () and read(store, folder, before=young).trusted_bytes == 0
     with patch.object(ingest_module, "SETTLED_NS", -(1 << 62)):
         before = read(store, folder)
         path, status = folder / "000.jsonl", (folder / "000.jsonl").stat()
         path.write_bytes(path.read_bytes().replace(b'"7"', b'"8"'))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert read(store, folder, before=before.view).new_records >= 0
         assert stored(store, read(store, folder, before=before.view)).count(line(8)) == 2
 
 
@@ -276,14 +277,6 @@ def test_what_was_deleted_of_an_unchanged_file_is_read_again(tmp_path: Path) -> 
     assert sorted(store.files()) == names and len(stored(store, again)) == 60
 
 
-def test_a_young_file_is_read_again(tmp_path: Path) -> None:
-    folder, store = tmp_path / "in", LocalStore(tmp_path / "store").open()
-    write(folder, [[line(1)]])
-    before = read(store, folder)
-    assert before.view.files[0].identity == ()
-    assert read(store, folder, before=before.view).trusted_bytes == 0
-
-
 def test_lines_that_repeat_leave_few_fragments(tmp_path: Path) -> None:
     sizes = {"MEAN_LINES": 64, "HARD_LINES": 256, "MEAN_BYTES": 1 << 20, "HARD_BYTES": 1 << 22}
     draw = np.random.default_rng(1)
@@ -292,7 +285,7 @@ def test_lines_that_repeat_leave_few_fragments(tmp_path: Path) -> None:
         path = tmp_path / "repeats.jsonl"
         put(path, lines)
         found = list(cut([(0, block) for block in read_lines(path)], Place(0, 0)))
-        assert sum(part.high - part.low for piece in found for part in piece.parts) == len(lines)
+        assert sum(len(block) for piece in found for _, block in piece.parts) == len(lines)
         return len(found)
 
     with patch.multiple(cut_module, **sizes):

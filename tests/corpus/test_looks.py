@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from typing import Any
 
-import orjson
 import pytest
 
 from dagster_divorder.corpus.looks import characters, looks_like, repeated_texts, structure_of
@@ -22,7 +18,7 @@ TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "a
         (b"\xef\xbb\xbf\r\n <HTML lang=en>", "an HTML page"),
         (
             b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>',
-            "XML, such as the error (AccessDenied) of an object store",
+            "XML, such as the error of an object store",
         ),
         (b"version https://git-lfs.github.com/spec/v1", "a Git LFS pointer"),
         (
@@ -51,20 +47,6 @@ def test_what_it_looks_like(begins: bytes, said: str) -> None:
     assert looks.startswith(said) if said else not looks
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
-def test_the_program_that_is_proposed_renames_a_list_of_turns() -> None:
-    structure = structure_of({"my chat": TURNS})
-    assert structure
-    program = re.search(r"`jq -c '(.*)' IN > OUT.jsonl`", structure.said())
-    assert program
-    renamed = subprocess.run(
-        ["jq", "-c", program[1]], input=orjson.dumps({"my chat": TURNS}), capture_output=True, check=True
-    )
-    assert orjson.loads(renamed.stdout)["messages"] == TURNS
-    assert "jq" not in structure.said(by_jq=False)
-
-
 @pytest.mark.parametrize(
     ("record", "form", "fields"),
     [
@@ -81,22 +63,7 @@ def test_fields_that_belong_together_are_named(
     structure = structure_of(record)
     assert structure
     assert (structure.form, structure.fields) == (form, fields)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"text": "a"},
-        {"prompt": "a", "n": 1},
-        {"chosen": "a"},
-        {"messages": []},
-        {"messages": "a"},
-        {"messages": [{"role": "user"}]},
-        {"meta": [{"from": 1}]},
-    ],
-)
-def test_other_records_have_no_such_structure(record: dict[str, Any]) -> None:
-    assert structure_of(record) is None
+    assert structure_of({"text": "a", "messages": [{"role": "user"}], "meta": [{"from": 1}]}) is None
 
 
 def test_characters_are_counted_at_any_depth() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus import vectors
-from dagster_divorder.corpus.vectors import NpyVectors, ParquetVectors, open_vectors, row_hashes
+from dagster_divorder.corpus.vectors import open_vectors, row_hashes
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 
@@ -57,7 +57,6 @@ def test_npy_of_every_float(tmp_path: Path, dtype: str, order: str) -> None:
     assert keys.tolist() == list(range(7))
     assert (found == saved).all()
     assert found.dtype == saved.dtype.newbyteorder("=")
-    assert isinstance(file, NpyVectors)
     for some in ([0, 2, 6], [5, 6], [6, 0], []):
         assert (file.take(np.array(some, np.int64)) == saved[some]).all()
 
@@ -72,7 +71,6 @@ def test_parquet_of_every_kind_of_list(tmp_path: Path, dtype: str, kind: str) ->
     keys, found = everything(path)
     assert keys.tolist() == [[0, number] for number in range(7)]
     assert (found == saved).all()
-    assert isinstance(file, ParquetVectors)
     for kept in (np.arange(7), np.array([1, 3, 6]), np.zeros(0, np.int64)):
         copied = file.copy(kept, tmp_path / "copy")
         for some in (np.arange(len(kept))[::-1], np.arange(len(kept))[1:], np.zeros(0, np.int64)):
@@ -86,7 +84,7 @@ def test_parquet_of_every_kind_of_list(tmp_path: Path, dtype: str, kind: str) ->
         ({"doc_id": IDS}, "doc_id"),
         ({"record_id": pa.array(IDS, pa.large_string()), "doc_id": IDS}, "record_id"),
         ({"doc_id": pa.array(IDS).dictionary_encode()}, "doc_id"),
-        ({"doc_id": [key.upper() for key in IDS]}, "doc_id"),
+        ({"doc_id": [key.upper() for key in IDS], "other": lists(matrix(7, 5))}, "doc_id"),
     ],
 )
 def test_the_keys_of_a_parquet_file(tmp_path: Path, keys: dict[str, object], keyed_by: str) -> None:
@@ -94,11 +92,6 @@ def test_the_keys_of_a_parquet_file(tmp_path: Path, keys: dict[str, object], key
     assert open_vectors(path).keyed_by == keyed_by
     found, _ = everything(path)
     assert (found if keyed_by == "row" else found[:, 1]).tolist() == list(range(7))
-
-
-def test_of_several_lists_the_one_named_vector_is_meant(tmp_path: Path) -> None:
-    path = write(tmp_path / "v.parquet", row=range(7), other=lists(matrix(7, 5)), vector=lists(matrix()))
-    assert (everything(path)[1] == matrix()).all()
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -125,36 +118,42 @@ def saved(path: Path, values: np.ndarray) -> Path:
     return path
 
 
-def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
-    assert "there is no file" in refused(tmp_path / "none.npy")
-    (tmp_path / "v.npz").write_bytes(b"PK")
-    assert "ends in '.npz'; expected .npy, saved by numpy.save" in refused(tmp_path / "v.npz")
-    assert "there is no file" in refused(tmp_path)
+NPY = b"\x93NUMPY\x01\x00\x06\x00{'a':\n"
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x93NUMPY", b"not numpy at all", b"\x93NUMPY\x01\x00\x06\x00{'a':\n"]
+    ("name", "data", "said"),
+    [
+        ("none.npy", None, "there is no file"),
+        ("v.npz", b"PK", "ends in '.npz'; expected .npy, saved by numpy.save"),
+        *(
+            ("v.npy", data, "is not a complete .npy file")
+            for data in (b"", NPY[:6], b"not numpy at all", NPY)
+        ),
+        *(("v.parquet", data, "cannot be read as Parquet") for data in (b"", b"PAR1", b"not parquet at all")),
+    ],
 )
-def test_bytes_that_are_no_npy(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "v.npy"
-    path.write_bytes(data)
-    assert "is not a complete .npy file" in refused(path)
+def test_bytes_that_are_no_vectors(tmp_path: Path, name: str, data: bytes | None, said: str) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    assert said in refused(tmp_path / name)
 
 
-def test_an_npy_that_is_cut_short(tmp_path: Path) -> None:
+def test_files_that_are_damaged_inside(tmp_path: Path) -> None:
     path = saved(tmp_path / "v.npy", matrix())
     path.write_bytes(path.read_bytes()[:-13])
     assert "greater than file size. It may be truncated" in refused(path)
+    path = write(tmp_path / "v.parquet", row=range(7), vector=lists(matrix()))
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(56) + data[60:])
+    assert "is damaged after row 0" in refused(path)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         (np.zeros(7, np.float32), r"has the shape (7,); expected two dimensions"),
-        (np.zeros((7, 2, 2), np.float32), r"has the shape (7, 2, 2)"),
         (np.zeros((7, 2), np.int64), "holds int64; expected float16, float32 or float64"),
-        (np.zeros((7, 2), bool), "holds bool"),
-        (np.zeros((7, 2), complex), "holds complex128"),
         (np.array([[1.0], "two"], object), "Python objects, which are never loaded"),
         (np.zeros((0, 2), np.float32), "holds 0 vectors of 2 numbers"),
         (np.zeros((2, 0), np.float32), "holds 2 vectors of 0 numbers"),
@@ -162,21 +161,6 @@ def test_an_npy_that_is_cut_short(tmp_path: Path) -> None:
 )
 def test_arrays_that_are_no_vectors(tmp_path: Path, values: np.ndarray, said: str) -> None:
     assert said in refused(saved(tmp_path / "v.npy", values))
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet at all"])
-def test_bytes_that_are_no_parquet(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "v.parquet"
-    path.write_bytes(data)
-    assert "cannot be read as Parquet" in refused(path)
-
-
-def test_a_parquet_file_that_is_damaged_inside(tmp_path: Path) -> None:
-    path = write(tmp_path / "v.parquet", row=range(7), vector=lists(matrix()))
-    data = bytearray(path.read_bytes())
-    data[4:60] = bytes(56)
-    path.write_bytes(data)
-    assert "is damaged after row 0" in refused(path)
 
 
 with_a_hole = pa.array([[1.0, 2.0], None, [3.0, 4.0]])
@@ -188,10 +172,6 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
     ("columns", "said"),
     [
         ({"row": [0, 1, 2], "vector": with_a_hole}, "the vector of row 1 in 'vector' is null"),
-        (
-            {"row": [0, 1, 2], "vector": with_a_hole[1:].take(pa.array([0, 1, 0]))},
-            "the vector of row 0 in 'vector' is null",
-        ),
         (
             {"row": [0, 1, 2], "vector": one_too_short},
             "the vector of row 1 in 'vector' has 1 numbers; expected 2",
@@ -206,7 +186,6 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
             {"doc_id": [1, 2, 3], "vector": lists(matrix(3))},
             "'doc_id' has type int64; expected strings of 32",
         ),
-        ({"doc_id": [*IDS[:2], "x" * 32], "vector": lists(matrix(3))}, f"'doc_id' is '{'x' * 32}' in row 2"),
         (
             {"doc_id": [*IDS[:2], IDS[2] + " "], "vector": lists(matrix(3))},
             "in row 2; expected 32 hexadecimal",

@@ -103,7 +103,6 @@ BY_HAND: dict[str, list[Any]] = {
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],
-    "input.template": ["", "\0", "{{ text }}", "{{ nope }}", "{{ text", "{% generation %}{{ text }}"],
     "input.source": ["", "\0", "books"],
     "input.source_field": ["", "\0", "page", "score", "odd", "nope"],
     "input.id_field": ["", "\0", "source", "const", "when", "nope"],

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
 from dagster_divorder.corpus import cut
-from dagster_divorder.corpus.vectors import Block, NpyVectors
+from dagster_divorder.corpus.vectors import Block, VectorFile
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -246,13 +246,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
-    blocks = NpyVectors.blocks
+    blocks = VectorFile.blocks
 
-    def change(file: NpyVectors) -> Iterator[Block]:
+    def change(file: VectorFile) -> Iterator[Block]:
         yield from blocks(file)
         np.save(corpus.path, vectors_of(TEXTS, model=1))
 
-    monkeypatch.setattr(NpyVectors, "blocks", change)
+    monkeypatch.setattr(VectorFile, "blocks", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
 

@@ -22,7 +22,7 @@ from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import load_receipt
 from tests.conftest import Notes, topic_records, write_jsonl
 from tests.defs.conftest import Daemon
 
@@ -74,98 +74,50 @@ def facts(settings: Settings) -> dict[str, Any]:
     return receipt.facts
 
 
-class Reading:
-    """raw_docs on one file with a limit of 100 bytes a record, in one store again and again, and in fresh ones."""
-
-    def __init__(self, folder: Path, make: Make) -> None:
-        self.file, self.make, self.fresh = folder / "docs.jsonl", make, 0
-
-    def read(self, data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The report and the rejects, which are those of a fresh store."""
-        self.file.write_bytes(data)
-        self.fresh += 1
-        kept, scratch = (self._run(store) for store in ("store", f"fresh{self.fresh}"))
-        assert kept[0].version == scratch[0].version
-        assert kept[1] == scratch[1]
-        return kept[0].figures, [orjson.loads(line) for line in kept[1].splitlines()]
-
-    def _run(self, store: str) -> tuple[Receipt, bytes]:
-        settings = self.make(
-            input={"paths": [str(self.file)], "max_reject_share": 1},
-            store={"path": self.file.parent / store},
-        )
-        with patch.object(raw_docs, "MAX_RECORD_BYTES", 100):
-            receipt = run_stage("raw_docs", settings, Silent())
-        return receipt, LocalStore(settings.store.path).read_verified(receipt.files["rejects"])
-
-
 def record(size: int) -> bytes:
     """A record of so many bytes."""
     return b'{"text":"%s"}' % (b"x" * (size - 11))
 
 
-def test_a_long_line_is_refused_with_its_place_and_first_bytes_and_what_follows_is_read_on(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    reading = Reading(tmp_path, make_settings)
-    long = record(5000)
-    found, rejects = reading.read(b"%s\n%s\n%s\n" % (record(100), long, record(99)))
-    assert (found["records"], found["rejected_records"]) == (2, 1)
-    assert rejects == [
-        {
-            "path": str(reading.file),
-            "line": 2,
-            "reason": "a line of 5,000 bytes is too large for a record",
-            "begins": long[:1024].decode(),
-        }
-    ]
-    # An append changes nothing of it.
-    found, again = reading.read(reading.file.read_bytes() + record(98) + b"\n")
-    assert (found["new_records"], again) == (1, rejects)
-
-
 @pytest.mark.parametrize("end", [b"", b"\r"])
 def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes) -> None:
-    from dagster_divorder.errors import InputError
+    file, settings = tmp_path / "docs.jsonl", make_settings(input={"max_reject_share": 1})
 
-    reading = Reading(tmp_path, make_settings)
+    def read(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        file.write_bytes(data)
+        with patch.object(raw_docs, "MAX_RECORD_BYTES", 100):
+            receipt = run_stage("raw_docs", settings, Silent())
+        rejects = LocalStore(settings.store.path).read_verified(receipt.files["rejects"])
+        return receipt.figures, [orjson.loads(line) for line in rejects.splitlines()]
+
     for count in (2, 50):  # below the limit of a record, and beyond it
         with pytest.raises(
             InputError, match=r"the first: .*docs\.jsonl:1: .*CR line ends, expected LF or CRLF"
         ):
-            reading.read(b"\r".join([record(40)] * count) + end)
-    found, (reject,) = reading.read(record(50) + b"\n" + record(20) + b"\r" + record(20) + end)
+            read(b"\r".join([record(40)] * count) + end)
+    found, (reject,) = read(record(50) + b"\n" + record(20) + b"\r" + record(20) + end)
     assert (found["records"], found["partial_lines"]) == (1, 0)
     assert reject["reason"].startswith("CR line ends")
     # CRLF of which the LF is not written yet is none.
-    found, rejects = reading.read(record(50) + b"\r\n" + record(20)[:-3] + b"\r")
+    found, rejects = read(record(50) + b"\r\n" + record(20)[:-3] + b"\r")
     assert (found["partial_lines"], rejects) == (1, [])
 
 
-def test_a_last_line_cut_short_is_told_with_its_place_until_it_is_whole(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    whole = b"".join(orjson.dumps(one) + b"\n" for one in topic_records(30))
+def test_what_is_odd_is_told_until_it_is_mended(tmp_path: Path, make_settings: Make) -> None:
+    lines = [orjson.dumps({"text": f"label {n % 5}", "n": n}) + b"\n" for n in range(100)]
     file, notes, settings = tmp_path / "docs.jsonl", Notes(), make_settings()
-    file.write_bytes(whole[:-40])
-    begins = whole.rindex(b"\n", 0, -1) + 1
+    file.write_bytes(b"".join(lines)[:-9])
     receipt = run_stage("raw_docs", settings, notes)
+    begins = sum(map(len, lines[:-1]))
     assert receipt.figures["partial_lines"] == 1
-    assert receipt.facts["unfinished"] == [[str(file), 120, begins]]
-    (said,) = notes.said
-    assert f"Not read: line 120 of {file}, from byte {begins:,} on" in said
-    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
-    file.write_bytes(whole)
+    assert receipt.facts["unfinished"] == [[str(file), 100, begins]]
+    cut_short, few = notes.said
+    assert f"Not read: line 100 of {file}, from byte {begins:,} on" in cut_short
+    assert few.startswith("99 records hold 5 distinct texts of 7 bytes on average, as short as labels")
+    assert "set input.text_field" in few
+    found = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
+    assert cut_short in found and few in found
+    file.write_bytes(b"".join(b'{"text": "a boat of number %d on its way home"}\n' % n for n in range(100)))
     notes = Notes()
-    assert run_stage("raw_docs", settings, notes).figures["records"] == 120
+    assert run_stage("raw_docs", settings, notes).figures["records"] == 100
     assert notes.said == []
-
-
-def test_few_distinct_texts_are_told_with_their_number(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"label {n % 5}", "n": n} for n in range(100)])
-    notes, settings = Notes(), make_settings()
-    run_stage("raw_docs", settings, notes)
-    (said,) = notes.said
-    assert said.startswith("100 records hold 5 distinct texts of 7 bytes on average, as short as labels")
-    assert "set input.text_field" in said
-    assert said in run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.corpus.formats import recognised
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.chat_tokens import SELECTED

@@ -15,7 +15,6 @@ from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import read_batches
 from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -78,24 +77,6 @@ def test_fields_inside_objects_do_what_plain_ones_do(tmp_path: Path, make_settin
     assert other.pop("meta.source").tolist() == other["source"].tolist()
     assert frame.equals(other[frame.columns])
     assert frame["id"].tolist() == [f"doc-{at}" for at in range(48)]
-
-
-def test_records_without_the_object_have_no_value(tmp_path: Path, make_settings: Make) -> None:
-    records: list[dict[str, Any]] = [
-        {"text": record["text"], "meta": {"source": "a"}} for record in topic_records(12)
-    ]
-    for at, meta in enumerate([None, "a text", ["a"], 3, {}, {"source": None}]):
-        records[at]["meta"] = meta
-    del records[6]["meta"]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = make_settings(
-        input={"source_field": "meta.source"}, order={"traits": {"cluster": 1.0, "meta.source": 1.0}}
-    )
-    run_all(settings, Silent())
-    documents = load_results(settings.store.path).documents
-    assert documents["source"].isna().tolist() == [True] * 7 + [False] * 41
-    with pytest.raises(InputError, match=r"no record has the field 'meta\.origin'"):
-        run_all(make_settings(input={"source_field": "meta.origin"}), Silent())
 
 
 def test_a_column_of_the_whole_name_comes_first(tmp_path: Path) -> None:

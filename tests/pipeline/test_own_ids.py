@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,9 +50,7 @@ def made_anew(receipts: dict[str, Receipt]) -> set[str]:
 def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     tmp_path: Path, make_settings: Make
 ) -> None:
-    file = write_jsonl(tmp_path / "docs.jsonl", [*with_ids(), {"id": 7, "body": "no text"}])
-    with open(file, "ab") as opened:
-        opened.write(b'{"id": "lost", "text": \n{"id": ["no id"], "text": ""}\n')
+    write_jsonl(tmp_path / "docs.jsonl", [*with_ids(), {"id": 7, "body": "no text"}])
     limit = {"max_reject_share": 0.5}
     without, named = make_settings(input=limit), make_settings(input={**limit, "id_field": "id"})
     stages = GRAPH.needed(without, "ordering_report")
@@ -69,27 +65,16 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     changed = {stage for stage in before if receipts[stage].version != before[stage]}
     assert changed == {"curated_output", "ordering_report"}
     assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
-    rejects = [orjson.loads(line) for line in output_of(named)["rejects.jsonl"].splitlines()]
-    assert [reject.get("id") for reject in rejects] == [7, None, None]
-    first = run_checks(GRAPH, named, stage="raw_docs")["rejects_below_limit"].figures["first_rejects"]
-    assert [reject["id"] for reject in first] == [7, None, None]
     # The page of the output before stays beside it.
     (kept,) = output_of(named).keys() - files.keys()
     assert output_of(named)[kept] == files[PAGE]
     other = {name for name in files if output_of(named)[name] != files[name]}
-    assert other == {"rejects.jsonl", "curated_meta.json", PAGE}
+    assert other == {"curated_meta.json", PAGE}
 
     run_all(without, Silent(), stages)
     again = output_of(without)
     assert {name for name in files if again[name] != files[name]} == {"curated_meta.json"}
     assert load_results(without.store.path).documents["id"].isna().all()
-
-
-def test_without_rejects_the_output_is_left_alone(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", with_ids())
-    run_all(make_settings(), Silent())
-    named = make_settings(input={"id_field": "id"})
-    assert not run_all(named, Silent())["curated_output"].figures["written"]
 
 
 BIG = 2**60 + 1
@@ -108,23 +93,11 @@ TEXTS = ["007", "7", ""], ["007", "7", ""]
         ("parquet", *TEXTS),
         ("jsonl", [7, "a", 2**64 - 1], ["7", "a", str(2**64 - 1)]),
         ("jsonl", [True, 1.5, "only"], [None, None, "only"]),
-        ("jsonl", [2**64, -(2**70), 10**300], [str(2**64), str(-(2**70)), str(10**300)]),
-        ("jsonl", [2**128 + 1, 2**128 + 2, 7], [str(2**128 + 1), str(2**128 + 2), "7"]),
+        ("jsonl", [2**64, -(2**70), 7], pd.array([None, None, 7], "Int64")),
         (
             "parquet",
             pa.array([2**64 - 1, 2**64 - 2, None], pa.uint64()),
             [str(2**64 - 1), str(2**64 - 2), None],
-        ),
-        (
-            "parquet",
-            pa.array([Decimal(2**126), Decimal(-1), Decimal(7)], pa.decimal128(38, 0)),
-            [str(2**126), "-1", "7"],
-        ),
-        ("parquet", pa.array([b"doc-1", b"\xff\x00", b""]), ["doc-1", "ff00", ""]),
-        (
-            "parquet",
-            pa.array([b"\x01" * 16, b"\xfe" * 16, None], pa.binary(16)),
-            ["01" * 16, "fe" * 16, None],
         ),
     ],
 )
@@ -192,7 +165,7 @@ def joined(tmp_path: Path, make_settings: Make) -> Joined:
     return Joined(tmp_path, make_settings)
 
 
-@pytest.mark.parametrize("ids", [None, range(BIG, BIG + 60), [Decimal(2**100 + at) for at in range(60)]])
+@pytest.mark.parametrize("ids", [None, range(BIG, BIG + 60)])
 def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) -> None:
     if ids:
         joined.ids = list(ids)
@@ -210,18 +183,6 @@ def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) ->
     assert (again.key, again.figures["new_documents"]) == (made.key, 0)
 
 
-def test_vectors_that_rows_had_are_found_again_by_ids(joined: Joined) -> None:
-    settings = joined.settings()
-    np.save(joined.folder / "rows.npy", joined.vectors)
-    by_row = joined.make(embedding={"kind": "external", "path": joined.folder / "rows.npy"})
-    made = run_all(by_row, Silent(), ("raw_docs", "external_embeddings"))["external_embeddings"]
-    scopes = {stage.stage: (stage.scope, stage.unless) for stage in make_plan(GRAPH, settings).stages}
-    assert (scopes["raw_docs"][0], scopes["ids"][0]) == ("nothing", "all")
-    assert scopes["external_embeddings"] == ("all", "ids comes out unchanged")
-    found = run_all(settings, Silent(), JOINED)["external_embeddings"]
-    assert (found.key, found.figures["new_documents"]) == (made.key, 0)
-
-
 def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     joined.ids[5] = "doc-x"
     assert "no vector for 1 of 60 records, the first is id 'doc-5'" in joined.refused()
@@ -229,28 +190,15 @@ def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     assert "the first is id 'record_id " in joined.refused()
 
 
-def test_ids_that_do_not_tell_texts_apart_are_named(joined: Joined) -> None:
+def test_ids_that_are_no_key_are_named(joined: Joined) -> None:
+    joined.records.append(joined.records[0])  # a record that comes twice has one vector
+    assert run_all(joined.settings(), Silent(), JOINED)["ids"].figures["repeated_ids"] == 1
     joined.records[5]["id"] = joined.records[9]["id"] = "doc-2"
-    message = joined.refused()
-    assert (
-        "joined by 'id', but 2 records share their id with a record of another text, the first 'doc-2'"
-        in message
-    )
-
-
-def test_a_record_that_comes_twice_has_one_vector(joined: Joined) -> None:
-    joined.records.append(joined.records[0])
-    made = run_all(joined.settings(), Silent(), JOINED)
-    assert made["ids"].figures["repeated_ids"] == 1
-
-
-def test_rows_with_one_id_and_two_vectors_are_named(joined: Joined) -> None:
+    said = "joined by 'id', but 2 records share their id with a record of another text, the first 'doc-2'"
+    assert said in joined.refused()
+    joined.records = with_ids()
     joined.ids.append("doc-4")
     joined.vectors = np.concatenate([joined.vectors, joined.vectors[:1]])
-    message = joined.refused()
-    assert "have the same id ('doc-4') and different vectors" in message
-
-
-def test_a_column_that_cannot_be_ids_is_refused(joined: Joined) -> None:
-    joined.ids = [float(at) for at in range(60)]
-    assert "the column 'id' has type double; expected strings, whole numbers" in joined.refused()
+    assert "have the same id ('doc-4') and different vectors" in joined.refused()
+    joined.ids = [float(at) for at in range(61)]
+    assert "the column 'id' has type double; expected strings or whole numbers" in joined.refused()

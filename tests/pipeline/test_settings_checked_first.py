@@ -143,7 +143,7 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     settings = make_settings(
-        input={"paths": [str(path)]},
+        input={"paths": [str(path)], "format": "text"},
         order={"traits": {"source": 1.0, "late": 1.0}},
     )
     for _ in range(2):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +25,6 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import Daemon
 
 Make = Callable[..., Settings]
 
@@ -139,7 +137,6 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
 CHANGES: dict[str, Callable[[Path], object]] = {
     "append to gzip": lambda folder: write_code(folder / "code/b.jsonl.gz", topic_records(1, 300)),
     "edit rows": lambda folder: write_books(folder / "books/a.parquet", topic_records(12, 1)),
-    "delete": lambda folder: write_web(folder / "web/a.jsonl", topic_records(11, 100)),
     "move": lambda folder: shutil.move(folder / "web/a.jsonl", folder / "web/z.jsonl"),
 }
 
@@ -229,34 +226,18 @@ def test_errors_name_the_input(
         run_all(make_settings(input=[web, books]), Silent(), ("raw_docs", "ids"))
 
 
-def test_rejects_of_each_input_have_its_ids(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(
-        tmp_path / "x.jsonl", [*({"text": f"t {at}", "id": at} for at in range(40)), {"id": "x", "n": "no"}]
-    )
-    rows = [
-        *({"body": f"u {at}", "n": f"n{at}", "id": 0} for at in range(40)),
-        {"body": None, "n": "y", "id": 1},
-    ]
+def test_rejects_name_their_files(tmp_path: Path, make_settings: Make) -> None:
+    write_jsonl(tmp_path / "x.jsonl", [*({"text": f"t {at}"} for at in range(40)), {"n": "no"}])
+    rows = [{"body": f"u {at}" if at < 40 else None} for at in range(41)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "y.parquet")
     inputs = [
-        {"paths": [str(tmp_path / "x.jsonl")], "id_field": "id", "max_reject_share": 0.5},
-        {"paths": [str(tmp_path / "y.parquet")], "text_field": "body", "id_field": "n"},
+        {"paths": [str(tmp_path / "x.jsonl")], "max_reject_share": 0.5},
+        {"paths": [str(tmp_path / "y.parquet")], "text_field": "body"},
     ]
     settings = make_settings(input=inputs)
     run_all(settings, Silent())
-    rejects = [
-        orjson.loads(line) for line in (settings.output.path / "rejects.jsonl").read_bytes().splitlines()
+    lines = (settings.output.path / "rejects.jsonl").read_bytes().splitlines()
+    assert [(Path(r["path"]).name, r.get("line", r.get("row"))) for r in map(orjson.loads, lines)] == [
+        ("x.jsonl", 41),
+        ("y.parquet", 41),
     ]
-    assert [(reject["id"], reject.get("line"), reject.get("row")) for reject in rejects] == [
-        ("x", 41, None),
-        ("y", None, 41),
-    ]
-
-
-def test_the_sensor_looks_at_all_inputs(tmp_path: Path, corpus: Callable[..., Settings]) -> None:
-    settings = corpus()
-    daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
-    daemon.tick()
-    assert not daemon.starts()
-    CHANGES["append to gzip"](tmp_path / "in")
-    assert daemon.starts()

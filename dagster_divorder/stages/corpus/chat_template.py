@@ -12,8 +12,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.store.state import load_receipt
 
 BOOTSTRAP = "bootstrap"
-NOT_RENDERED = {"text", "template"}
-"""Forms of records that no chat template renders."""
 
 
 def find_checkpoint(
@@ -50,14 +48,14 @@ def chat_facts(run: Run) -> dict[str, Any]:
     """Facts of raw_docs: what the checkpoint of `model.base` says of conversations; empty if no input holds any."""
     from dagster_divorder.models.chat_templates import describe_chats
 
-    if run.settings.forms <= NOT_RENDERED:
+    if not run.settings.masked:
         return {}
     return find_checkpoint(run, "raw_docs", locate_base, describe_chats)
 
 
 def template_of(run: Run) -> ChatTemplate | None:
     """The template of `model.base`, or of `chats.template`; None if no input holds conversations."""
-    if run.settings.forms <= NOT_RENDERED:
+    if not run.settings.masked:
         return None
     if "chat_template" not in run.memo:
         from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from numbers import Number
 from typing import Any
 
@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number, is_text
-from dagster_divorder.core.fields import column_at
+from dagster_divorder.core.fields import column_at, fields_of
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.columns import concat, extract, settle, sources
-from dagster_divorder.corpus.find import Found, find_inputs
-from dagster_divorder.corpus.inputs import read_schema
+from dagster_divorder.corpus.columns import extract, settle, sources
+from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.peek import first_records, unseen
 from dagster_divorder.corpus.shapes import SOURCE
 from dagster_divorder.corpus.stored import Records
@@ -98,30 +97,28 @@ def fields_read(settings: Settings) -> list[str]:
 
 
 def _check_settings(run: Run) -> None:
-    """
-    Raises:
-        InputError: no record has a field that the settings name, or a schema or the first records show that a field
-            cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has
-            lost one since, its stage reports it.
-    """
-    known, fields = _seen_before(run), fields_read(run.settings)
-    new = [field for field in fields if field not in known]
-    for field in unseen(find_inputs(run.settings), new):
-        raise no_such_field(field, _field_names(find_inputs(run.settings)), run.settings)
+    """Raises InputError: no record has a field that the settings name, or a schema or the first records show that a
+    field cannot be what a setting takes it for. Fields of the last run are not looked for again; if the input has lost
+    one since, its stage reports it."""
+    last, fields = None, fields_read(run.settings)
+    with contextlib.suppress(DamagedFileError):  # the run makes a damaged file again
+        last = load_receipt(run.store, "fields")
+    new = [field for field in fields if not last or field not in last.facts["fields"]]
     kind, inputs = found_inputs(run) if fields else ("jsonl", [])
-    for found in inputs:
+    for field in unseen([found for found, _ in inputs], new):
+        raise no_such_field(field, _field_names([found for found, _ in inputs]), run.settings)
+    for found, schema in inputs:
         # A file at a URL is fetched whole: only for fields that the last run has not read.
         if isinstance(found.files[0], RemoteFile) and not new:
             continue
         # `schema.empty_table()` lacks types.
-        rows = pa.Table.from_batches([], read_schema(found.files[0], None)) if kind == "parquet" else None
+        rows = pa.Table.from_batches([], schema) if kind == "parquet" else None
         with found.shape.naming():
             for setting, field, number in _named(run.settings):
+                for record in islice(first_records([found], [field]), PEEKED) if number else ():
+                    if fault := no_number(field, record[field]):
+                        raise InputError(f"{setting}: field {field!r} {fault}")
                 column = None if rows is None else column_at(rows, found.shape.field(field))
-                if number:
-                    for record in islice(first_records([found], [field]), PEEKED):
-                        if fault := no_number(field, record[field]):
-                            raise InputError(f"{setting}: field {field!r} {fault}")
                 if column is not None and number:
                     number_column(column, setting, field)
                 elif column is not None and not found.shape.constant(field):
@@ -134,16 +131,13 @@ def number_column(column: pa.Array | pa.ChunkedArray, setting: str, field: str) 
         column = column.cast(column.type.value_type)
     if is_number(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
-    # Python cannot represent every timestamp.
-    present = [] if pa.types.is_temporal(column.type) else column.drop_null()
-    fault = no_number(field, present[0].as_py()) if len(present) else None
+    fault = f"holds {column.type}; expected numbers"
     for record, value in enumerate(column.to_pylist() if is_text(column.type) else ()):
         if value is not None and not is_numeral(value):
-            fault = (
-                f"is {value[:40]!r} in record {record:,}, counted from 0; expected a number, or null for none"
-            )
+            place = f"is {value[:40]!r} in record {record:,}, counted from 0"
+            fault = f"{place}; expected a number, or null for none"
             break
-    raise InputError(f"{setting}: field {field!r} {fault or f'holds {column.type}; expected numbers'}")
+    raise InputError(f"{setting}: field {field!r} {fault}")
 
 
 def no_number(name: str, value: Any) -> str | None:
@@ -169,21 +163,12 @@ def is_numeral(text: str) -> bool:
     return True
 
 
-def _seen_before(run: Run) -> set[str]:
-    """Fields of the last run."""
-    # The run makes a damaged file again.
-    with contextlib.suppress(DamagedFileError):
-        if fields := load_receipt(run.store, "fields"):
-            return {str(field) for field in fields.facts["fields"]}
-    return set()
-
-
 def _field_names(inputs: Sequence[Found]) -> set[str]:
     """The fields of the first records of each input, including fields of nested objects."""
     names: set[str] = set()
-    for record in chain(*(islice(first_records([found]), NAMED) for found in inputs)):
-        for name, value in record.items():
-            names |= {name, *(f"{name}.{inner}" for inner in value)} if isinstance(value, dict) else {name}
+    for found in inputs:
+        for record in islice(first_records([found]), NAMED):
+            names |= record.keys() | {name for name, _ in fields_of(record, 2)}
     return names
 
 
@@ -210,11 +195,8 @@ def category_fields(settings: Settings) -> set[str]:
 
 
 def load_fields(run: Run, *fields: str) -> pa.Table:
-    """Fields of the records, in input order; `category_fields` as categories.
-
-    Raises:
-        InputError: no record has one of the fields.
-    """
+    """Fields of the records, in input order; the source and `mixing.trait` as categories. Raises InputError: no record
+    has one of the fields."""
     if not fields:
         return pa.table({})
     return read_fields(
@@ -226,11 +208,8 @@ def read_fields(
     store: Store, view: View, receipt: Receipt, *fields: str, categories: Collection[str] = ()
 ) -> pa.Table:
     """As `load_fields`, for the receipt of `fields`."""
-    tables = list(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))
-    columns = {
-        field: settle(concat([table.column(field) for table in tables]), categories=field in categories)
-        for field in fields
-    }
+    table = pa.concat_tables(StageFiles(store, receipt.stage, receipt.key).tables(view.fragments))
+    columns = {field: settle(table.column(field), categories=field in categories) for field in fields}
     for field, column in columns.items():
         if column.null_count == len(column):
             raise no_such_field(field)

@@ -1,4 +1,4 @@
-"""ids: the user's own ids of the records (`input.id_field`): shown to people, and used to join vectors.
+"""ids: the user's own ids of the records (`input.id_field`): shown to people, and used to join vectors and scores.
 
 Per fragment: a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
 text, neither if the record has no id. No order depends on it.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.corpus.find import find_inputs
+from dagster_divorder.corpus.keyed import KeyedBy
 from dagster_divorder.corpus.peek import unseen
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
-from dagster_divorder.pipeline.run import Run
+from dagster_divorder.pipeline.run import Run, ToBeMadeError
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
@@ -35,10 +37,8 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
     """Own ids of the records at some input positions, int64 (Q,): int64 if all of them are whole numbers, else text;
     null for a record without an id.
 
-    Only the fragments of these records are read, and no id becomes a Python object.
-
-    Raises:
-        MissingStageError: a fragment has no result.
+    Only the fragments of these records are read, and no id becomes a Python object. Raises MissingStageError: a
+    fragment has no result.
     """
     start = offsets(view.fragments)
     numbers, which = np.unique(np.searchsorted(start, records, side="right") - 1, return_inverse=True)
@@ -68,23 +68,17 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
 
 
 def find_records(run: Run, names: Collection[str]) -> np.ndarray:
-    """Input positions of all records with some ids, own ids or record ids, int64 rising.
-
-    Raises:
-        InputError: no record of the input has one of the ids.
-    """
+    """Input positions of all records with some ids, own ids or record ids, int64 rising. Raises InputError: no record
+    of the input has one of the ids."""
     wanted, field = sorted(set(names)), run.settings.input.id_field
-    # Names, their hashes, the hashes of records, and the input positions of the records.
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
-    ids = run.records.ids(run.view.fragments)
-    lookups = [(record_ids, words(bytes.fromhex("".join(record_ids))), ids, np.arange(len(ids)))]
+    hashes, ids = words(bytes.fromhex("".join(record_ids))), run.records.ids(run.view.fragments)
+    lookups = [(record_ids, hashes, np.arange(len(ids)), ids)]
     if field:
-        records, hashes = id_hashes(run.files("ids"), run.view)
-        lookups.append(
-            (wanted, words(hash_all(name.encode(errors="surrogatepass") for name in wanted)), hashes, records)
-        )
+        hashes = words(hash_all(name.encode(errors="surrogatepass") for name in wanted))
+        lookups.append((wanted, hashes, *id_hashes(run.files("ids"), run.view)))
     known, records_found = set[str](), [np.empty(0, np.int64)]
-    for candidates, candidate_hashes, record_hashes, positions in lookups:
+    for candidates, candidate_hashes, positions, record_hashes in lookups:
         rows = places(record_hashes, candidate_hashes)
         known |= {candidates[row] for row in np.unique(rows[rows >= 0]).tolist()}
         records_found.append(positions[rows >= 0])
@@ -167,3 +161,66 @@ IDS = PerDocument(
     compute=lambda run: partial(ids_of, run.records),
     figures=_ids_figures,
 )
+
+
+class KeyedRecords(NamedTuple):
+    """Records by their keys.
+
+    find: a function of (row, keys), with the keys of consecutive rows of the file from `row` on, from `key_values`; it
+    returns the first record with each key, int64 (n,), -1 if there is none. key: int64 (N,), equal for records with the
+    same key, -1 for a record without one.
+    """
+
+    find: Callable[[int, np.ndarray], np.ndarray]
+    key: np.ndarray
+
+
+def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
+    """The records of the view by a key. path: the file, for messages. Raises InputError: records of different texts
+    have the same own id; `row` beside refused records. The function `find` raises it for a row number without a
+    record."""
+    view, refused = run.view, run.receipt("raw_docs").facts["rejected_records"]
+    if keyed_by == "row":
+        # A .npy has exactly a row for each record.
+        if refused and path.suffix.lower() == ".parquet":
+            raise InputError(
+                f"{path}: 'row' counts accepted records; the input has {len(view):,}, or {len(view) + refused:,} with "
+                "the refused ones, and a number may count either: name records by record_id, as in "
+                "load_results(store).documents, or by ids of your own"
+            )
+
+        def by_row(first: int, keys: np.ndarray) -> np.ndarray:
+            for at in np.flatnonzero((keys < 0) | (keys >= len(view)))[:1]:
+                raise InputError(
+                    f"{path}: 'row' is {keys[at]} in row {first + at}; expected the number of a record, 0 to "
+                    f"{len(view) - 1:,}: number the records in input order from 0"
+                )
+            return keys
+
+        return KeyedRecords(by_row, np.arange(len(view)))
+
+    if keyed_by == "id":
+        if run.planning and IDS.missing(run, run.receipt("ids").key):
+            raise ToBeMadeError("ids")
+        records, hashes = id_hashes(run.files("ids"), view)
+        once, document = distinct(hashes), run.copies[records]
+        shared = np.flatnonzero(document != document[once.first][once.inverse])
+        for at in shared[:1]:
+            raise InputError(
+                f"{path} is joined by {run.settings.input.id_field!r}, but {len(shared):,} records share their id with "
+                f"a record of another text, the first {own_ids(run, records[[at]])[0]!r}; expected a different id for "
+                "each text: make the ids unique, or join by record_id (load_results(store).documents has it)"
+            )
+        known, position = hashes[once.first], records[once.first]
+        key = np.full(len(view), -1, np.int64)
+        key[records] = once.inverse
+    else:
+        ids = (run.records.text_ids if keyed_by == "doc_id" else run.records.ids)(view.fragments)
+        once = distinct(ids)
+        known, position, key = ids[once.first], once.first, once.inverse
+
+    def find(first: int, keys: np.ndarray) -> np.ndarray:
+        at = places(keys, known)
+        return np.where(at < 0, -1, position[at])
+
+    return KeyedRecords(find, key)

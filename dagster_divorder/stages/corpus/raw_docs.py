@@ -18,15 +18,14 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.corpus.find import Found, as_one_kind, find_inputs
-from dagster_divorder.corpus.ingest import Each, Ingested, ingest
+from dagster_divorder.corpus.find import Found, find_inputs
+from dagster_divorder.corpus.ingest import Ingested, ingest
 from dagster_divorder.corpus.inputs import Kind, read_schema
 from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
-from dagster_divorder.corpus.records import check_rejects, with_id
+from dagster_divorder.corpus.records import check_rejects
 from dagster_divorder.corpus.shapes import shapes_of
-from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
@@ -43,7 +42,7 @@ from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
 from dagster_divorder.stages.corpus.chat_template import chat_facts, template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
-from dagster_divorder.store.sources import RemoteFile, Source, identity
+from dagster_divorder.store.sources import RemoteFile, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
@@ -118,73 +117,89 @@ class _Read:
 
 
 def _read(run: Run, *, dry: bool) -> _Read:
-    """Read the input, and store its new fragments unless `dry`.
-
-    Raises:
-        InputError: the input cannot be read, or holds no record.
-        RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them.
-    """
-    settings = run.settings.input
-    kind, found = _inputs(run)
-    key = records_key(run, kind)
-    fragments, before = Fragments(run.store, key), _before(run, key)
-    inputs = _with_schemas(run, found, before)
+    """Read the input, and store its new fragments unless `dry`. Raises InputError: the input cannot be read, or holds
+    no record; RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them."""
+    kind, inputs = found_inputs(run)
+    if template := template_of(run):
+        # It must accept the conversations.
+        inputs = [
+            (replace(each, shape=replace(each.shape, chat_template=template)), schema)
+            for each, schema in inputs
+        ]
+    found = [each for each, _ in inputs]
+    key, last = records_key(run, kind), load_receipt(run.store, "raw_docs")
+    before = _view_of(run.store, last) if last and last.key == key else None
     with run.progress("reading records", None, "records") as advance:
-        each = _each(run, advance, dry=dry)
-        read = ingest(fragments, kind, inputs, before, MAX_RECORD_BYTES, each, dry=dry)
-    fragments = Fragments(run.store, key, read.planned)
-    rejects = _rejects(fragments, read.view)
-    check_rejects(read.view, [each for each, _ in inputs], rejects, settings.max_reject_share)
-    version = content_hash(key, [piece.digest for piece in read.view.fragments], b"".join(rejects).hex())
-    last = load_receipt(run.store, "raw_docs")
+
+        def each(function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
+            # Ranges go to workers if there are several. A plan keeps what it reads in this process.
+            if dry or len(items) < 2:
+                return (function(item, advance=advance) for item in items)
+            return run.engine.each(function, items, workers=len(items), advance=advance)
+
+        read = ingest(Fragments(run.store, key), kind, inputs, before, MAX_RECORD_BYTES, each, dry=dry)
+    fragments, view = Fragments(run.store, key, read.planned), read.view
+    rejects = _rejects(fragments, view)
+    check_rejects(view, found, rejects, run.settings.input.max_reject_share)
+    version = content_hash(key, [piece.digest for piece in view.fragments], b"".join(rejects).hex())
     # Equal records have as many texts; counting them reads all indexes.
     if last and last.version == version:
         texts = last.facts["texts"]
     else:
-        texts = len(distinct_values(fragments.text_halves(read.view.fragments)))
-    facts = _raw_docs_facts(run, found, read, texts)
+        texts = len(distinct_values(fragments.text_halves(view.fragments)))
+    unfinished = [[file.path, file.lines + 1, file.unfinished[0]] for file in view.files if file.unfinished]
+    facts = {
+        "files": [file.path for file in view.files],
+        "identities": [file.identity for file in view.files],
+        "file_bytes": sum(file.size for file in view.files),
+        "partial_lines": len(unfinished),
+        "unfinished": unfinished[:FILES_SHOWN],
+        "kind": view.kind,
+        "records": len(view),
+        "new_records": read.new_records,
+        "texts": texts,
+        "text_bytes": sum(piece.text_bytes for piece in view.pieces),
+        "rejected_records": sum(piece.refused for piece in view.pieces),
+        "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
+        "record_hashes": f"{sum(piece.hashes for piece in view.pieces) % (1 << 128):032x}",
+        "id_field": run.settings.input.id_field,
+        "skipped_folders": sorted({folder for each in found for folder in each.skipped}),
+        "other_files": dict(sorted(sum((Counter(each.others) for each in found), Counter()).items())),
+        **chat_facts(run),
+    }
     return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
 
 
-def _each(run: Run, advance: Advance, *, dry: bool) -> Each:
-    """Ranges go to workers if there are several. A plan keeps what it reads in this process."""
-
-    def each(function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
-        if dry or len(items) < 2:
-            return (function(item, advance=advance) for item in items)
-        return run.engine.each(function, items, workers=len(items), advance=advance)
-
-    return each
-
-
-def _with_schemas(
-    run: Run, found: Sequence[Found], before: View | None
-) -> list[tuple[Found, pa.Schema | None]]:
-    """The inputs with the columns of their Parquet files.
-
-    Raises:
-        InputError: a file's columns differ from the first one's, or cannot be read or, as the settings ask, written.
-    """
-    known, inputs = _known_columns(before), []
-    for each in found:
-        schema = None
-        with each.shape.naming():
-            for path in each.files if each.kind == "parquet" else ():
-                columns = known(path)
-                # A file at a URL is fetched once: its columns are compared when its rows are read.
-                if schema is None or columns or isinstance(path, Path):
-                    schema = read_schema(path, schema, columns)
-        if schema is not None:
-            as_json = each.shape.as_lines or run.settings.output.format == "jsonl"
-            check_columns(schema, as_json=as_json)
-        inputs.append((each, schema))
-    return inputs
+def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
+    """(The kind in which records of all inputs are written; the inputs with the columns of their Parquet files). The
+    kind is Parquet if all inputs have the same columns, else lines, with rows as JSON. Raises InputError: a file's
+    columns differ from the first one's, or cannot be read or, as the settings ask, written."""
+    if "inputs" not in run.memo:
+        inputs = [(each, _columns_of(run, each)) for each in find_inputs(run.settings)]
+        same = all(schema is not None and schema.equals(inputs[0][1]) for _, schema in inputs)
+        for number, (each, schema) in enumerate(inputs):
+            if schema is not None:
+                inputs[number] = replace(each, shape=replace(each.shape, as_lines=not same)), schema
+                with each.shape.naming():
+                    check_columns(schema, as_json=not same or run.settings.output.format == "jsonl")
+        run.memo["inputs"] = "parquet" if same else "jsonl", inputs
+    found: tuple[Kind, list[tuple[Found, pa.Schema | None]]] = run.memo["inputs"]
+    return found
 
 
-def _known_columns(view: View | None) -> Callable[[Source], bytes]:
-    """Gives the columns of a Parquet file at a URL, as Arrow serialises them; b"" if they are not known."""
-    columns = {(file.path, file.identity): file.columns for file in (view.files if view else ())}
-    return lambda path: columns.get((str(path), identity(path)), b"") if isinstance(path, RemoteFile) else b""
+def _columns_of(run: Run, found: Found) -> pa.Schema | None:
+    """The columns of the Parquet files of an input."""
+    schema, known = None, dict[tuple[str, tuple[int | str, ...]], bytes]()
+    receipt = load_receipt(run.store, "raw_docs") if isinstance(found.files[0], RemoteFile) else None
+    if receipt and found.kind == "parquet":
+        known = {(file.path, file.identity): file.columns for file in _view_of(run.store, receipt).files}
+    with found.shape.naming():
+        for path in found.files if found.kind == "parquet" else ():
+            columns = known.get((str(path), identity(path)), b"") if known else b""
+            # A file at a URL is fetched once: its columns are compared when its rows are read.
+            if schema is None or columns or isinstance(path, Path):
+                schema = read_schema(path, schema, columns)
+    return schema
 
 
 def _rejects(fragments: Fragments, view: View) -> list[bytes]:
@@ -204,25 +219,6 @@ def _rejects(fragments: Fragments, view: View) -> list[bytes]:
     return rejects
 
 
-def _inputs(run: Run) -> tuple[Kind, list[Found]]:
-    """The inputs, with the chat template that their conversations must be accepted by."""
-    kind, inputs = found_inputs(run)
-    template = template_of(run)
-    if template is None:
-        return kind, inputs
-    return kind, [replace(each, shape=replace(each.shape, chat_template=template)) for each in inputs]
-
-
-def found_inputs(run: Run) -> tuple[Kind, list[Found]]:
-    """The inputs, and the kind in which their records are written."""
-
-    def known() -> Callable[[Source], bytes]:
-        receipt = load_receipt(run.store, "raw_docs")
-        return _known_columns(_view_of(run.store, receipt) if receipt else None)
-
-    return as_one_kind(find_inputs(run.settings), known)
-
-
 def records_key(run: Run, kind: str) -> str:
     """Key of fragments: not the paths, so that a renamed or added file changes no record."""
     given, template = run.settings.input, template_of(run)
@@ -230,45 +226,8 @@ def records_key(run: Run, kind: str) -> str:
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
     if run.settings.masked:
         # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
-        reading = [reading, given.form, given.template, template.fingerprint if template else None, 2]
+        reading = [reading, given.form, template.fingerprint if template else None, 2]
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
-
-
-def _raw_docs_facts(run: Run, inputs: Sequence[Found], ingested: Ingested, texts: int) -> dict[str, Any]:
-    view = ingested.view
-    others = Counter[str]()
-    for input_found in inputs:
-        others.update(input_found.others)
-    several = isinstance(run.settings.input, Inputs)
-    unfinished = [
-        [file.path, file.lines + 1, file.unfinished[0]] for file in view.files if file.unfinished is not None
-    ]
-    return {
-        "files": [file.path for file in view.files],
-        "identities": [file.identity for file in view.files],
-        **({"files_of_inputs": [len(each.files) for each in inputs]} if several else {}),
-        "file_bytes": sum(file.size for file in view.files),
-        "partial_lines": len(unfinished),
-        "unfinished": unfinished[:FILES_SHOWN],
-        "kind": view.kind,
-        "records": len(view),
-        "new_records": ingested.new_records,
-        "texts": texts,
-        "text_bytes": sum(piece.text_bytes for piece in view.pieces),
-        "rejected_records": sum(piece.refused for piece in view.pieces),
-        "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
-        "record_hashes": f"{sum(piece.hashes for piece in view.pieces) % (1 << 128):032x}",
-        "id_field": run.settings.input.id_field,
-        "skipped_folders": sorted({folder for each in inputs for folder in each.skipped}),
-        "other_files": dict(sorted(others.items())),
-        **chat_facts(run),
-    }
-
-
-def _before(run: Run, key: str) -> View | None:
-    """The view of the last run; None if its key was another."""
-    receipt = load_receipt(run.store, "raw_docs")
-    return _view_of(run.store, receipt) if receipt and receipt.key == key else None
 
 
 def _view_of(store: Store, receipt: Receipt) -> View:
@@ -285,49 +244,17 @@ def load_multiset(run: Run) -> Multiset:
 
 
 def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`; with
-    `input.id_field` also its `id`, None where it cannot be read."""
-    field, named = run.settings.input.id_field, id_giver(run, receipt)
+    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`."""
     with run.store.reading(receipt.files["rejects"]) as file:
-        rejects = [orjson.loads(named(line)) for line in islice(file, REJECTS_SHOWN)]
+        rejects = [orjson.loads(line) for line in islice(file, REJECTS_SHOWN)]
     return [
         {
-            **({"id": reject.get("id")} if field else {}),
             "file": reject["path"],
             "line": reject.get("line", reject.get("row")),
             "reason": reject["reason"],
             "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
         }
         for reject in rejects
-    ]
-
-
-def id_giver(run: Run, receipt: Receipt) -> Callable[[bytes], bytes]:
-    """Adds the record's own id to a line of the rejects of a receipt (`corpus.records.with_id`), from the `id_field` of
-    its input."""
-    ids = [block.id_field for block in run.settings.input.each]
-    if not any(ids):
-        return lambda line: line
-    counts = receipt.facts.get("files_of_inputs", [len(receipt.facts["files"])])
-    fields = np.repeat(np.array(ids, object), counts).tolist()
-    field_of = dict(zip(receipt.facts["files"], fields, strict=True))
-    return lambda line: with_id(line, field_of)
-
-
-def input_files(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first FILES_SHOWN files of a receipt: `file`, `bytes`, accepted `records`, `rejected` ones."""
-    view = View.load(store, receipt.files["view"])
-    rejected = Counter(
-        orjson.loads(line)["path"] for line in store.read_verified(receipt.files["rejects"]).splitlines()
-    )
-    return [
-        {
-            "file": file.path,
-            "bytes": file.size,
-            "records": file.lines - file.blank - rejected[file.path],
-            "rejected": rejected[file.path],
-        }
-        for file in view.files[:FILES_SHOWN]
     ]
 
 
@@ -354,9 +281,20 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
-    facts = receipt.facts
+    facts, view = receipt.facts, View.load(run.store, receipt.files["view"])
+    rejects = run.store.read_verified(receipt.files["rejects"]).splitlines()
+    rejected = Counter(orjson.loads(line)["path"] for line in rejects)
+    files = [
+        {
+            "file": file.path,
+            "bytes": file.size,
+            "records": file.lines - file.blank - rejected[file.path],
+            "rejected": rejected[file.path],
+        }
+        for file in view.files[:FILES_SHOWN]
+    ]
     return {
-        "input_files": Table(input_files(run.store, receipt)),
+        "input_files": Table(files),
         "other_files": Table(
             [{"name": name, "files": count} for name, count in facts["other_files"].items()]
         ),

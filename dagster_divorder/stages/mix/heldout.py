@@ -324,7 +324,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
         with open_source(file) as opened:
             hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())
     block = run.settings.input.each[0]
-    read_as = [block.text_field, block.source_field, block.form, block.template]
+    read_as = [block.text_field, block.source_field, block.form]
     return {"trait": trait, "files": hashes, "read_as": read_as}
 
 

@@ -35,7 +35,7 @@ from dagster_divorder.stages.corpus.fields import (
     read_fields,
     score_field,
 )
-from dagster_divorder.stages.corpus.keyed_rows import keyed_records
+from dagster_divorder.stages.corpus.ids import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
 

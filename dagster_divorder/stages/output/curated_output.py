@@ -42,7 +42,7 @@ from dagster_divorder.pipeline.stage import (
 )
 from dagster_divorder.settings import Output, Settings
 from dagster_divorder.stages.corpus.chat_template import reading
-from dagster_divorder.stages.corpus.raw_docs import found_inputs, id_giver, load_multiset
+from dagster_divorder.stages.corpus.raw_docs import found_inputs, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
@@ -210,9 +210,7 @@ def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | N
             "packed_sequences.parquet", lambda file: _write_columns(file, runs_of(load_packed(run), records))
         )
         output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
-        with_id = id_giver(run, run.receipt("raw_docs"))
-        rejects = b"".join(map(with_id, run.read("raw_docs", "rejects").splitlines(keepends=True)))
-        output.stage("rejects.jsonl", lambda file: file.write(rejects))
+        output.stage("rejects.jsonl", lambda file: file.write(run.read("raw_docs", "rejects")))
         if run.settings.holds_out:
             heldout = load_heldout(run)
             output.stage(

@@ -23,21 +23,13 @@ import xxhash
 
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.vectors.unit import unit_rows
-from dagster_divorder.corpus.vectors import (
-    Block,
-    NpyVectors,
-    ParquetVectors,
-    VectorFile,
-    open_vectors,
-    row_hashes,
-)
+from dagster_divorder.corpus.vectors import Block, VectorFile, open_vectors, row_hashes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.ids import own_ids
-from dagster_divorder.stages.corpus.keyed_rows import keyed_records
+from dagster_divorder.stages.corpus.ids import keyed_records, own_ids
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.stages import StageFiles
@@ -61,7 +53,7 @@ class _ExternalEmbeddings(PerDocument):
         """Copies new rows of a Parquet file first: the file is read from beginning to end, but fragments need rows in
         any order."""
         take = _take(run)
-        if not isinstance(take.vectors, ParquetVectors):
+        if not take.vectors.column:
             yield from self.compute_with(take, run, key, works)
             return
         wanted = np.concatenate([take.row[_records(take.inside, work.new)] for work in works])
@@ -129,7 +121,7 @@ def _open(run: Run) -> VectorFile:
     """
     file, raw_docs = _open_file(run.settings), run.receipt("raw_docs")
     records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
-    if not isinstance(file, NpyVectors) or file.rows == records:
+    if file.column or file.rows == records:
         return file
     if file.rows == records + refused:
         rejects = run.store.where(raw_docs.files.get("rejects", "rejects"))
@@ -170,7 +162,6 @@ class _Take:
         inside = _records(self.inside, fragment)
         row, source = self.row[inside], self.source[inside]
         wanted = row[row >= 0]
-        assert isinstance(self.vectors, NpyVectors)
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
         if not np.array_equal(row_hashes(taken), source[row >= 0]):
             raise InputError(f"{self.path} changed while it was read; run again")
