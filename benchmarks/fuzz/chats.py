@@ -249,16 +249,13 @@ class Chats(History):
         templates = ["plain", "plain marked"] if base == "bootstrap" else [*TEMPLATES, "merging marked"]
         packing: dict[str, Any] = {
             "method": draw.choice(["best_fit", "best_fit", "none", "none", "concat", "cluster_packed"]),
-            "too_long": draw.choice(["cut", "truncate", "truncate", "drop", "split_turns", "error"]),
+            "too_long": draw.choice(["cut", "truncate", "truncate", "drop", "error"]),
         }
         if "pairs" in self.forms:
             packing["method"] = draw.choice(["none", "none", "none", "best_fit"])
-            sections["packing"]["piece_tokens"] = 0
             packing["too_long"] = draw.choice(["truncate", "drop", "truncate", "error", "cut"])
         sections["packing"] |= packing
         sections["sequence"]["length"] = draw.choice([32, 64, 128, 256])
-        if draw.random() < 0.8:
-            sections["packing"]["piece_tokens"] = 0
         sections |= {
             "model": {"base": "bootstrap" if base == "bootstrap" else str(self.folder / "model")},
             "chats": {
@@ -354,7 +351,7 @@ class Chats(History):
         for document, start, length in zip(plan.document, plan.start, plan.length, strict=True):
             laid[document][start : start + length] += 1
         for at, (counts, reference) in enumerate(zip(laid, references, strict=True)):
-            if settings.order.frozen_tokens or (settings.packing.piece_tokens and masked):
+            if settings.order.frozen_tokens:
                 assert (counts <= repeats[at]).all(), "tokens are doubled"
                 continue
             expected = np.zeros(len(counts), int)
@@ -474,17 +471,6 @@ def pieces(reference: Reference, size: int, settings: Settings, *, masked: bool)
         parts = [(0, min(size, length))]
     elif rule == "drop":
         parts = parts if size <= length else []
-    elif rule == "split_turns" and settings.masked and size > length and not is_plain(reference):
-        parts, start = [], 0
-        edges = [*reference.breaks, size]
-        while start < size:
-            fitting = [edge for edge in edges if start < edge <= start + length]
-            if fitting:
-                parts.append((start, fitting[-1]))
-                start = fitting[-1]
-            else:
-                parts.append((start, start + length))
-                start = next(edge for edge in edges if edge > start)
     if settings.masked and settings.packing.method in ("none", "best_fit"):
         parts = [
             (first, min(last, first + length))
@@ -493,10 +479,6 @@ def pieces(reference: Reference, size: int, settings: Settings, *, masked: bool)
         ]
     flags = reference.trained
     return [part for part in parts if not masked or flags[slice(*part)].any()]
-
-
-def is_plain(reference: Reference) -> bool:
-    return reference.breaks == [-1]
 
 
 def _line(row: dict[str, Any]) -> bytes:

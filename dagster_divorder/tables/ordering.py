@@ -57,7 +57,7 @@ def order(
     score: what a curriculum follows: a column of numbers, or numbers (N,). Rows without a score are spread evenly, with
         a warning. The schedule decides which rows a window holds; `strategy` orders them, so that every window keeps
         its own mix.
-    shape: of the schedule: rise, fall, fold, zigzag, stair, saw or segment (docs/sections.md). A window is a 32nd of
+    shape: of the schedule: rise, fall, fold or zigzag (docs/sections.md). A window is a 32nd of
         the table, within 4 to 64 batches, and at most an eighth of the table or a quarter of the ranks.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.

@@ -112,7 +112,7 @@ def test_another_seed_gives_another_order(strategy):
 @pytest.mark.parametrize("strategy", ["stratified", "round_robin", "bin_packing", "f1", "f3"])
 def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
-    declared = STRATEGIES[strategy].option_names({})
+    declared = STRATEGIES[strategy].Options.model_fields
     queues = {"within_cluster": "original"} if "within_cluster" in declared else {}
     one, other = (run(counts, [0, 0, 0], strategy, seed=seed, **queues) for seed in (0, 1))
     assert np.array_equal(one, other)
@@ -139,16 +139,6 @@ def test_options_have_defaults_and_a_line_that_says_what_they_trade(strategy):
         assert chosen.options[name] == field.default
         assert re.search(rf'    {name}: .*\n    """', source), name
     assert chosen.reads <= {"sequence_length", "batch"}
-
-
-def test_a_strategy_over_blocks_is_what_their_strategy_is():
-    blocks = STRATEGIES["block_shuffle"].with_options(block_strategy="bin_packing")
-    assert blocks.reads == {"batch", "sequence_length"}
-    assert not blocks.takes_coordinates and not blocks.balances_norms
-    assert STRATEGIES["block_shuffle"].with_options().takes_coordinates
-    assert STRATEGIES["block_shuffle"].with_options().balances_norms
-    f2 = STRATEGIES["block_shuffle"].with_options(block_strategy="f2", f2_lambda=3.0)
-    assert f2.options == {"block_strategy": "f2", "f2_lambda": 3.0}
 
 
 def test_the_label_is_the_largest_value_of_group_0():
@@ -178,11 +168,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
     ),
     "block strategy": (
         {"strategy": "block_shuffle", "block_strategy": "f33"},
-        "block_strategy is 'f33'.*'f3'",
-    ),
-    "blocks of blocks": (
-        {"strategy": "block_shuffle", "block_strategy": "block_shuffle"},
-        "block_strategy is 'block_shuffle'",
+        "block_strategy is 'f33'; expected 'balanced', 'f1', 'f2' or 'f3'",
     ),
     "no options": ({"shards": 3}, "'balanced' has no option 'shards'; it has none"),
     "unknown option": (
@@ -190,9 +176,9 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         "'buffer' has no option 'bufer'; its options are buffer; did you mean 'buffer'",
     ),
     "another's": ({"strategy": "buffer", "shards": 3}, "'buffer' has no option 'shards'"),
-    "not of the blocks' strategy": (
-        {"strategy": "block_shuffle", "block_strategy": "f2", "within_cluster": "random"},
-        "'block_shuffle' has no option 'within_cluster'; its options are block_strategy, f2_lambda",
+    "too many shards": (
+        {"strategy": "within_shard", "shards": 2**62},
+        "shards is 4611686018427387904; expected",
     ),
     "buffer 0": ({"strategy": "buffer", "buffer": 0}, "buffer is 0; expected"),
 }

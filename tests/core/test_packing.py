@@ -17,6 +17,7 @@ from dagster_divorder.core.packing import (
     cut,
     pack,
     packing_report,
+    remaining,
     sequence_counts,
 )
 from dagster_divorder.core.spans import Spans
@@ -55,8 +56,12 @@ def packed_by(
     )
 
 
+def rows_of(runs: Pieces | PackedSequences) -> Runs:
+    return list(zip(runs.document.tolist(), runs.start.tolist(), runs.length.tolist(), strict=True))
+
+
 def runs_in(packed: PackedSequences) -> list[Runs]:
-    rows = list(zip(packed.document.tolist(), packed.start.tolist(), packed.length.tolist(), strict=True))
+    rows = rows_of(packed)
     return [rows[a:b] for a, b in itertools.pairwise(packed.indptr.tolist())]
 
 
@@ -147,8 +152,31 @@ def test_best_fit_keeps_the_mix_of_the_order_in_its_sequences():
 @laws
 def test_cut_equals_its_twin_and_keeps_pieces_without_tokens(runs, piece_tokens):
     found = cut(pieces_of(runs), piece_tokens)
-    rows = zip(found.document.tolist(), found.start.tolist(), found.length.tolist(), strict=True)
-    assert list(rows) == slow.cut(runs, piece_tokens)
+    assert rows_of(found) == slow.cut(runs, piece_tokens)
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 3)), max_size=8),
+    consumed=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(1, 3)), max_size=6),
+)
+@laws
+def test_what_remains_of_pieces_is_their_tokens_but_the_consumed_ones(runs, consumed):
+    """Pieces need neither begin at token 0 nor hold what was consumed."""
+
+    def disjoint(every: Runs) -> Runs:
+        kept: Runs = []
+        for run in every:
+            if not {*slow.tokens_of([run])} & {*slow.tokens_of(kept)}:
+                kept.append(run)
+        return kept
+
+    own = disjoint([run for run in runs if run[2]])
+    gone = disjoint(consumed)
+    left = rows_of(remaining(pieces_of(own), pieces_of(gone)))
+    assert slow.tokens_of(left) == [
+        token for token in slow.tokens_of(own) if token not in {*slow.tokens_of(gone)}
+    ]
+    assert all(length for _, _, length in left)
 
 
 @every_method

@@ -56,9 +56,9 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ),
         (
             "greedy_order",
-            {"curriculum": {"score": "q", "shape": "saw"}},
+            {"curriculum": {"score": "q", "shape": "fall"}},
             {"curriculum": {"score": "q", "shape": "fold"}},
-            ["curriculum.shape saw -> fold"],
+            ["curriculum.shape fall -> fold"],
         ),
         ("greedy_order", {}, {"order": {"cut": ["a"]}}, ['order.cut [] -> ["a"]']),
         ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),

@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "best_fit": {"packing": {"method": "best_fit"}},
     "cluster_packed": {"packing": {"method": "cluster_packed"}},
     "none": {"packing": {"method": "none"}},
-    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
+    "end of text": {"packing": {"end_of_text": True}},
     "copies": {"order": {"separate_copies": True}},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "mixing": {"mixing": {"trait": "source", "weights": "sqrt"}, "input": {"source_field": "source"}},

@@ -208,10 +208,7 @@ def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
 CORPORA: dict[str, tuple[int, dict[str, Any]]] = {
     "one document a topic, one cluster": (1, {"clusters": {"k": 1}, "order": {"traits": {"length": 1.0}}}),
     "smaller than a batch": (5, {"sequence": {"length": 128, "batch": 256}}),
-    "epochs of pieces": (
-        20,
-        {"sequence": {"length": 64, "batch": 2, "epochs": 3}, "packing": {"piece_tokens": 32}},
-    ),
+    "epochs": (20, {"sequence": {"length": 64, "batch": 2, "epochs": 3}}),
     "no source, a number, a flag": (
         20,
         {"input": {"source_field": None}, "order": {"traits": {"length": 1.0, "score": 1.0, "checked": 1.0}}},

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import METHODS, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -79,9 +79,7 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
 
 
-@pytest.mark.parametrize(
-    "packing", [{"method": "concat"}, {"method": "best_fit"}, {"piece_tokens": 20}], ids=str
-)
+@pytest.mark.parametrize("packing", [{"method": "concat"}, {"method": "best_fit"}], ids=str)
 def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
     settings = make_settings(sequence={"length": LENGTH}, packing=packing)
     packed, orders = run(settings, "curated_output")
@@ -210,32 +208,21 @@ def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_
 
 
 @pytest.mark.parametrize("frozen", [0, 200])
-@pytest.mark.parametrize(
-    ("packing", "how"),
-    [
-        ({"method": "concat"}, "subsets"),
-        ({"method": "best_fit"}, True),
-        ({"method": "best_fit"}, "subsets"),
-        ({"method": "cluster_packed"}, True),
-        ({"method": "concat", "piece_tokens": 20}, True),
-        ({"method": "none"}, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("method", METHODS)
 def test_copies_go_to_different_sections_and_sequences(
-    corpus: Path, make_settings: Make, packing: dict[str, Any], how: bool | str, frozen: int
+    corpus: Path, make_settings: Make, method: str, frozen: int
 ) -> None:
     records = topic_records(240)
     write_jsonl(corpus, records + records[::4] + records[7:9] * 6)
-    sections = {"packing": packing, "sequence": {"length": LENGTH, "batch": 8, "epochs": 2}}
+    sections = {"packing": {"method": method}, "sequence": {"length": LENGTH, "batch": 8, "epochs": 2}}
     run(make_settings(**sections), *(["curated_output"] if frozen else []))
-    settings = make_settings(**sections, order={"separate_copies": how, "frozen_tokens": frozen * LENGTH})
+    settings = make_settings(**sections, order={"separate_copies": True, "frozen_tokens": frozen * LENGTH})
     packed, _ = run(settings)
     left = open_run(settings)
     texts, made = left.copies, load_sections(left)
     figures = left.receipt("sequence_order").figures["copies"]
     parts = len(made.stretch)
-    assert parts == np.bincount(texts[made.items]).max() if how == "subsets" else parts >= 4
+    assert parts >= 4
     times = np.bincount(texts[made.items])
     for first, last in pairwise(made.bounds):
         here = np.bincount(texts[made.items[first:last]], minlength=len(times))
@@ -244,7 +231,7 @@ def test_copies_go_to_different_sections_and_sequences(
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     begun = [*zip(sequence[begins].tolist(), texts[packed.document[begins]].tolist(), strict=True)]
     new = [pair for pair in begun if pair[0] >= frozen]
-    if packing["method"] == "best_fit" or (how == "subsets" and not frozen):
+    if method == "best_fit":
         assert len(set(new)) == len(new)
         assert figures["together"] == 0 or frozen
     assert figures["copies"] == len(texts) - len(set(texts.tolist()))

@@ -113,7 +113,6 @@ def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
         "id": chats()[first]["id"],
         "tokens": tokens[first],
         "left out": tokens[first] - LENGTH,
-        "what happened": "end left out",
     }
     assert "that are left out on purpose" in passes(run)
 
@@ -160,7 +159,8 @@ def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, meth
     figures = run.receipt("packed_sequences").figures
     assert figures["untrained_documents"] == (~trained).sum()
     assert figures["untrained_tokens_left_out"] == kept[~trained].sum()
-    assert run.rows("packed_sequences", "left_out")[-1]["what happened"] == "no trained token: left out"
+    last = run.rows("packed_sequences", "left_out")[-1]
+    assert last["left out"] == last["tokens"]
     assert f"{figures['untrained_documents']:,} records" in left_out_lines(figures, "truncate")[-1]
     if method != "concat":
         assert figures["untrained_sequences"] == 0
@@ -219,8 +219,6 @@ def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -
             r"packing.method is 'best_fit', but pairs of an input .* set packing.method",
         ),
         ({"too_long": "cut"}, "packing.too_long is 'cut'"),
-        ({"too_long": "split_turns"}, "packing.too_long is 'split_turns'"),
-        ({"piece_tokens": 9}, "packing.piece_tokens is 9"),
     ):
         with pytest.raises(ValueError, match=message):
             make_settings(input=named, packing=packing)
@@ -244,7 +242,7 @@ def curated(settings: Settings) -> list[str]:
     return [orjson.loads(line)["id"] for line in lines]
 
 
-@pytest.mark.parametrize("too_long", ["truncate", "drop", "split_turns", "cut"])
+@pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
 def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Make, too_long: str) -> None:
     settings = make({"method": "none", "too_long": too_long}, sequence={"epochs": 2, "batch": 4})
     run_all(settings, Silent())
@@ -292,7 +290,7 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
     text = str(run_command(settings, details=True))
     assert "left_out_records (packed_sequences)" in text
-    assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
+    assert re.search(r"sea-3 +(\d+) +\1", text)
     assert "Records in the order of training, for tools that do not pack: " in text
     assert "If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(

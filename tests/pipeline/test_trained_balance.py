@@ -84,7 +84,6 @@ def trained_places(left: Run) -> list[np.ndarray]:
         {"method": "best_fit"},
         {"method": "none"},
         {"method": "concat", "end_of_text": True},
-        {"method": "concat", "piece_tokens": 30},
     ],
     ids=lambda packing: "-".join(map(str, packing.values())),
 )

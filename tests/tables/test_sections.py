@@ -127,7 +127,7 @@ def test_a_comparison_holds_windows_against_the_mix_of_their_section(unit: Any) 
 
 
 def test_the_picture_shows_it() -> None:
-    figure = divorder.plot(TABLE, "source", window=100, tokens="tokens", score="quality", shape="saw")
+    figure = divorder.plot(TABLE, "source", window=100, tokens="tokens", score="quality", shape="fold")
     assert figure.axes
 
 
@@ -142,15 +142,15 @@ def test_the_picture_shows_it() -> None:
         ({"score": 3}, "score is 3; expected the name of a column, or a number for each row"),
         ({"score": [None] * 2000 + [1.0] * 500 + [2.0] * 500}, "2,000 of 3,000 rows have no number; .* half"),
         ({"score": [None] * N}, "3,000 of 3,000 rows have no number"),
-        ({"shape": "saww"}, "shape is 'saww'; expected one of rise, .*did you mean 'saw'"),
+        ({"shape": "folds"}, "shape is 'folds'; expected one of rise, .*did you mean 'fold'"),
         ({"points": [(0, 0), (1, 1)]}, "points is no longer an argument of an order: give as the score"),
         ({"keep": "quality"}, "keep is no longer an argument of an order: rank the scores inside each value"),
         ({"strength": 0.5}, "strength is no longer an argument of an order: give rows"),
         ({"targets": {}}, "targets is no longer an argument of an order: order the rows of each phase"),
         ({"frozen": [N]}, "frozen names row 3000; there are 3000, counted from 0"),
         ({"frozen": [2, 2]}, "frozen names row 2 twice"),
-        ({"score": None, "shape": "saw"}, "shape is given, and score is not"),
-        ({"strategy": "saw"}, "strategy is 'saw', which is a schedule; expected shape='saw'"),
+        ({"score": None, "shape": "fold"}, "shape is given, and score is not"),
+        ({"strategy": "fold"}, "strategy is 'fold', which is a schedule; expected shape='fold'"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -185,7 +185,7 @@ def test_the_order_is_a_permutation_or_refused(rows: Any, shape: str, strategy: 
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
-@pytest.mark.parametrize("shape", ["rise", "zigzag", "saw", "segment"])
+@pytest.mark.parametrize("shape", ["rise", "zigzag"])
 def test_hardly_a_row(rows: int, shape: str) -> None:
     table = {"source": ["a"] * rows, "tokens": [1] * rows, "quality": list(range(rows))}
     made = order(table, shape=shape)

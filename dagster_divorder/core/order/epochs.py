@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.order.arguments import make_problem
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategies import make_problem
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
 

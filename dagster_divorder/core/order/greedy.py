@@ -14,10 +14,12 @@ its group. c_s: the row of item s. l_sg: its sum in group g.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
+from dagster_divorder.core.order import balanced
 from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
 
@@ -61,8 +63,31 @@ def f2(problem: Problem, *, f2_lambda: float) -> Order:
     return f3(first.with_coordinate(np.asarray(excess, np.float64)))
 
 
+class BlockOptions(StrategyOptions):
+    block_strategy: Literal["balanced", "f1", "f2", "f3"] = "balanced"
+    """The strategy whose order is cut into blocks of `batch` items."""
+
+
+def block_shuffle(problem: Problem, *, block_strategy: str) -> Order:
+    """The batches of another strategy's order in random order, each kept whole; the last, partial one stays last. So
+    training does not follow a bias of the greedy (greedy_block_shuffle of Don't Shuffle, Optimize). In an order of
+    several sections only the first one begins at a batch. A window that is not aligned joins parts of two batches that
+    were not balanced together."""
+    inner = {strategy.name: strategy for strategy in (balanced.STRATEGY, *EXACT)}[
+        block_strategy
+    ].with_options()
+    order = inner.permute(problem.with_norms() if inner.balances_norms else problem)
+    blocks = problem.items // problem.batch
+    whole = order[: blocks * problem.batch].reshape(blocks, problem.batch)
+    shuffled = np.random.default_rng(problem.seed).permutation(blocks)
+    return np.concatenate([whole[shuffled].ravel(), order[whole.size :]])
+
+
 EXACT = (
     Strategy("f1", f1),
     Strategy("f2", f2, F2Options),
     Strategy("f3", f3, takes_coordinates=True),
+)
+BLOCK_SHUFFLE = Strategy(
+    "block_shuffle", block_shuffle, BlockOptions, takes_coordinates=True, reads=frozenset({"batch"})
 )

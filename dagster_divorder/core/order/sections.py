@@ -64,16 +64,14 @@ def equal_parts(
     most: int,
     least: int,
     copies: Ints | None = None,
-    subsets: bool = False,
     steady: bool = False,
     seed: int = 0,
 ) -> Ints:
     """The part of each record, int64 (N,), in 0..P-1.
 
     most: records of a part. least: tokens of a part, which also holds LONGEST times the longest document. copies: int64
-    (N,), equal for copies of a text that must stand far apart, or None. subsets: as many parts as the most copied text
-    has copies, however small ("Don't Shuffle, Optimize", idea 3). steady: copies make no more parts than keep
-    everything else steady (STEADY), rather than stand apart.
+    (N,), equal for copies of a text that must stand far apart, or None. steady: copies make no more parts
+    than keep everything else steady (STEADY), rather than stand apart.
 
     Raises:
         InputError: there would be more than MOST_PARTS parts.
@@ -88,9 +86,7 @@ def equal_parts(
             if steady:
                 apart = min(apart, int(STEADY / design_effect(traits.tokens)))
             wanted = max(wanted, apart)
-        if len(often) and subsets:
-            wanted = int(often[-1])
-    least = 1 if subsets else max(least, LONGEST * int(traits.tokens.max(initial=0)))
+    least = max(least, LONGEST * int(traits.tokens.max(initial=0)))
     parts = max(1, min(wanted, int(traits.tokens.sum()) // least, records))
     if parts > MOST_PARTS:
         raise InputError(

@@ -32,16 +32,13 @@ class SequenceSpacing:
     median_share: float | None
 
 
-def sequence_spacing(
-    packed: PackedSequences, epochs: ArrayLike, texts: Ints, *, step: int | None = None
-) -> SequenceSpacing:
+def sequence_spacing(packed: PackedSequences, epochs: ArrayLike, texts: Ints) -> SequenceSpacing:
     """Distances of copies if sequences are read in the orders `epochs`, int (E, S); each is read E times in all.
 
-    texts: int64 (N,), equal for documents of equal text. step: the tokens 0, step, 2 step, ... of every text are
-    measured; by default a sequence length apart.
+    texts: int64 (N,), equal for documents of equal text. The tokens 0, L, 2 L, ... of every text are measured.
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
-    step = step or packed.sequence_length
+    step = packed.sequence_length
     # Documents with each text.
     copies = np.bincount(texts[distinct_values(packed.document)], minlength=texts.max(initial=-1) + 1)
     run = np.flatnonzero(copies[texts[packed.document]] > 1)

@@ -373,11 +373,7 @@ def remedy(settings: Settings) -> str:
             return f"{name} is {strategy!r}; 'balanced' keeps windows at the corpus's mix"
     if settings.curriculum.on:
         return "raise sequence.batch, give the trait more weight in order.traits, or give it fewer values (clusters.k)"
-    fill = "; if long documents fill whole sequences, cut them with packing.piece_tokens"
-    return (
-        "give the trait more weight in order.traits, balance fewer traits, or give them fewer values "
-        f"(clusters.k){fill if settings.packing.packs else ''}"
-    )
+    return "give the trait more weight in order.traits, balance fewer traits, or give them fewer values (clusters.k)"
 
 
 def _quality(run: Run, receipt: Receipt) -> dict[str, float]:

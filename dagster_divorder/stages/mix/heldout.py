@@ -74,7 +74,7 @@ def leaves_out(settings: Settings, stage: str) -> bool:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
-    trait = settings.mixed_traits[0]
+    trait = settings.mixed_trait
     return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
@@ -133,7 +133,7 @@ class _Documents(NamedTuple):
 
 def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
     """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
-    view, trait = run.view, run.settings.mixed_traits[0]
+    view, trait = run.view, run.settings.mixed_trait
     first = np.flatnonzero(run.are_first)
     ids = run.records.text_ids(view.fragments)
     sizes = run.records.fragments.column(view.fragments, "text_size")
@@ -172,7 +172,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_traits[0]}; "
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_trait}; "
             "expected at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
@@ -198,7 +198,7 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
-    return f"no document of {run.settings.mixed_traits[0]} {documents.names[without[0]]} is held out"
+    return f"no document of {run.settings.mixed_trait} {documents.names[without[0]]} is held out"
 
 
 def _too_large(subject: str, size: int, remedy: str) -> InputError:
@@ -216,7 +216,7 @@ def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
         InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
     """
     settings = run.settings
-    files, trait = _find(run), settings.mixed_traits[0]
+    files, trait = _find(run), settings.mixed_trait
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
@@ -310,7 +310,7 @@ def _find(run: Run) -> Found:
 def _decided_by(run: Run) -> dict[str, Any]:
     """The contents of the files, or the tags of files at URLs; with a share, what decides records' ids, but neither the
     corpus nor its traits."""
-    heldout, trait = run.settings.heldout, run.settings.mixed_traits[0]
+    heldout, trait = run.settings.heldout, run.settings.mixed_trait
     if not heldout.paths:
         share = {"share": heldout.share, "seed": run.settings.seed}
         return {"trait": trait, **share, "records": run.receipt("raw_docs").key}
@@ -332,9 +332,9 @@ def _decided_by(run: Run) -> dict[str, Any]:
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
-    if settings.mixed_traits[0] not in built_in(settings):
+    if settings.mixed_trait not in built_in(settings):
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    clusters = ("centroids", "clusters") if settings.mixed_traits[0] == "cluster" else ()
+    clusters = ("centroids", "clusters") if settings.mixed_trait == "cluster" else ()
     return ("raw_docs", "token_counts", "bin_edges", *clusters)
 
 

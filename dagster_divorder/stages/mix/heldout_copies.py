@@ -62,7 +62,7 @@ def load_heldout(run: Run) -> Heldout:
     same = place >= 0
     equal = held_out_places(run)
     heldout = Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
-    traits, trait = load_traits(run), run.settings.mixed_traits[0]
+    traits, trait = load_traits(run), run.settings.mixed_trait
     trained = np.unique(traits.codes[trait][~heldout.removed])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
@@ -83,7 +83,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
-        view, traits, trait = run.view, load_traits(run), run.settings.mixed_traits[0]
+        view, traits, trait = run.view, load_traits(run), run.settings.mixed_trait
         first = np.flatnonzero(run.are_first)
         first = first[heldout.documents[first]]
         ids = hex_ids(heldout.ids[heldout.to[first]])

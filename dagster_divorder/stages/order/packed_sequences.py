@@ -25,7 +25,6 @@ from dagster_divorder.core.packing import (
     FILLED,
     PackedSequences,
     Pieces,
-    cut,
     join,
     packing_report,
     remaining,
@@ -38,12 +37,11 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import (
     load_order,
     load_sections,
-    order_documents,
     remade,
 )
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
@@ -123,16 +121,11 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place = np.empty(len(stream.traits.tokens), np.int64)
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
-    counted = run_counter(run, stream.record_of)
     vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "cluster_packed" else None
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
         own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
-        if settings.packing.piece_tokens:
-            own = cut(own, settings.packing.piece_tokens)
-            traits = replace(stream.traits.take(own.document), tokens=own.length, counted=counted(own))
-            own = own.take(order_documents(traits, settings, seed))
         own = carried.followed_by(own)
         plan = pack_pieces(
             own,
@@ -143,7 +136,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
             vectors=None
             if vectors is None
             else partial(_vectors_at, vectors, stream.record_of[own.document]),
-            copies=None if copies is None else _copies_of(settings, copies, own),
+            copies=None if copies is None else copies[own.document],
         )
         carried = carried.take(slice(0, 0))
         if method in FILLED and number < len(bounds) - 2 and len(plan) and plan.padding[-1]:
@@ -168,15 +161,6 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
 
 def _vectors_at(vectors: np.ndarray, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return vectors[records[numbers]].astype(np.float32, copy=False)
-
-
-def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
-    """A number for each run of tokens, equal for copies: for runs of documents with the same number in `copies`, with
-    `packing.piece_tokens` only of the same piece."""
-    of_text = copies[runs.document]
-    if not settings.packing.piece_tokens:
-        return of_text
-    return of_text << 31 | runs.start // settings.packing.piece_tokens
 
 
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:

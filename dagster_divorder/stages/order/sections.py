@@ -79,7 +79,6 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
                 least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES)
                 * settings.sequence.length,
                 copies=None if copies is None else copies[inside],
-                subsets=settings.order.separate_copies == "subsets",
                 steady=not settings.order.separate_copies,
                 seed=settings.seed,
             )

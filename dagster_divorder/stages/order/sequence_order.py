@@ -150,12 +150,11 @@ def _order_sequences(run: Run) -> Made:
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
     ordered = np.concatenate(orders, axis=1)
     ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)
-    step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.epochs,
-        "copies": asdict(sequence_spacing(packed, ordered, run.copies[stream.record_of], step=step)),
+        "copies": asdict(sequence_spacing(packed, ordered, run.copies[stream.record_of])),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
 

@@ -131,7 +131,7 @@ def before_and_after(
         "Before and after",
         "The same documents from the first token to the last. If one colour fills a column, training sees one cluster "
         f"for a long time. Below: how many of the {k:,} clusters a sequence of {length:,} tokens holds. "
-        f"{alone:,} sequences hold a single document, in any order; packing.piece_tokens cuts long documents.",
+        f"{alone:,} sequences hold a single document, in any order.",
         {
             "bars": Chart(
                 bars,
