@@ -50,11 +50,11 @@ def rows(corpus: dict[str, np.ndarray], made: np.ndarray, sequence_length: int) 
         sequence_counts(packed, codes, {name: int(values.max()) + 1 for name, values in codes.items()})
         counting = time.process_time() - begin - packing
         report = packing_report(packed, corpus["cluster"])
-        clusters = report.clusters_per_sequence.mean if report.clusters_per_sequence else 0.0
+        padding, cuts = 100 * report["padding_share"], 100 * report["cut_share"]
+        documents, clusters = (report[f"{of}_per_sequence"]["mean"] for of in ("documents", "clusters"))
         print(
-            f"| {method} | {report.sequences:,} | {100 * report.padding_share:.3f} | {100 * report.cut_share:.1f} "
-            f"| {report.documents_per_sequence.mean:.2f} | {clusters:.2f} | {cosine(packed.document, vectors)} "
-            f"| {packing:.2f} | {counting:.2f} |",
+            f"| {method} | {report['sequences']:,} | {padding:.3f} | {cuts:.1f} | {documents:.2f} | {clusters:.2f} "
+            f"| {cosine(packed.document, vectors)} | {packing:.2f} | {counting:.2f} |",
             flush=True,
         )
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
-from dagster_divorder.core.packing import concat
+from dagster_divorder.core.packing.methods import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
 
 NEIGHBOURS = 32
@@ -34,7 +34,7 @@ def pack(problem: PackingProblem) -> PackedSequences:
     by_label = np.argsort(problem.labels, kind="stable")
     starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
     paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-    return concat.pack(replace(problem, pieces=problem.pieces.take(np.concatenate([by_label[:0], *paths]))))
+    return concat(replace(problem, pieces=problem.pieces.take(np.concatenate([by_label[:0], *paths]))))
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:

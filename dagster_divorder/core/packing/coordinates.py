@@ -1,6 +1,7 @@
-"""Dense coordinates of items, such as packed sequences; an order balances them beside the trait rows.
+"""Packed sequences as items to order: their trait rows, and dense coordinates that an order balances beside these.
 
-Letters: S sequences, Q runs, n documents of a fragment, D dims, C components, M items.
+Letters: S sequences, Q runs, N documents, J trait values over all traits, n documents of a fragment, D dims, C
+components, M items.
 
 A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, projected on C random axes.
 It separates sequences with equal trait rows, since documents of one cluster still differ in content. Directions are
@@ -11,15 +12,18 @@ Source: random projections keep angles (Achlioptas 2003). Measurements: docs/dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.packing.pieces import PackedSequences
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 UNIT = 1 << 16
 
@@ -81,3 +85,60 @@ def _heaviest_variance(items: Items) -> float:
     square = np.bincount(counts.indices, weights=values * values, minlength=size) / rows
     mean = np.bincount(counts.indices, weights=values, minlength=size) / rows
     return float((np.bincount(items.groups, weights=square - mean * mean) * items.weights).max(initial=0.0))
+
+
+LEAST_SCALE = 1e-3
+"""Keeps the weight of every trait above the least that an order accepts."""
+
+
+def sequence_counts(
+    packed: PackedSequences,
+    codes: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    counted: ArrayLike | None = None,
+) -> tuple[csr_matrix, NDArray[np.int32]]:
+    """(tokens of each trait value in each sequence, CSR (S, J); the trait of each column, int32 (J,)).
+
+    codes: trait -> int (N,), the value of each document, in [0, n_values[trait]). Columns have the order of `codes`.
+    counted: int (Q,), tokens of each run that count; by default all.
+    Entries are int32, or int64 if a sequence may have more than 2**31 - 1 tokens.
+    """
+    from scipy.sparse import csr_matrix, hstack
+
+    small = packed.sequence_length <= np.iinfo(np.int32).max
+    tokens = np.asarray(packed.length if counted is None else counted)
+    length: NDArray[Any] = tokens.astype(np.int32 if small else np.int64)
+    blocks = []
+    for name in codes:
+        column = np.asarray(codes[name], np.int32)
+        # The runs of a sequence are the entries of its row; scipy sums the entries of one value.
+        block = csr_matrix(
+            (length.copy(), column[packed.document], packed.indptr), shape=(len(packed), n_values[name])
+        )
+        block.sum_duplicates()
+        blocks.append(block)
+    sizes = [n_values[name] for name in codes]
+    return hstack(blocks, format="csr"), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+def with_all_tokens(
+    items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
+) -> Items:
+    """Adds groups to items that count only some of their tokens: the same traits in all tokens, which decide what a
+    batch costs and what its prompts are about.
+
+    items: from `sequence_counts` with `counted`, one group for each of `codes`. A trait weighs as much in all tokens as
+    in counted ones, but at least LEAST_SCALE of its weight.
+    """
+    from scipy.sparse import hstack
+
+    if int(items.counts.sum()) == len(codes) * int(packed.length.sum()):
+        return items
+    whole, groups = sequence_counts(packed, codes, n_values)
+    scale = max(LEAST_SCALE, (int(items.counts.sum()) / max(1, int(whole.sum()))) ** 2)
+    return replace(
+        items,
+        counts=hstack([items.counts, whole], format="csr"),
+        groups=np.concatenate([items.groups, groups + np.int32(len(codes))]),
+        weights=np.concatenate([items.weights, scale * items.weights]),
+    )

@@ -12,7 +12,7 @@ beginning that stays being the first one, and of stretches of one asked mix, and
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from dagster_divorder.core.packing import (
     with_all_tokens,
 )
 from dagster_divorder.core.packing import pack as pack_pieces
-from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.core.packing.report import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
@@ -90,7 +90,7 @@ def _pack_documents(run: Run) -> Made:
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         "records": len(np.unique(stream.record_of[packed.document])),
-        **asdict(packing_report(packed, traits.codes["cluster"])),
+        **packing_report(packed, traits.codes["cluster"]),
     }
     counts, left_out, wholly = documents.left_out()
     trained = np.concatenate([[0], np.cumsum(documents.trained(packed))])

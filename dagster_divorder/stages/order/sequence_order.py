@@ -8,7 +8,6 @@ where trainers drop or pad it. `figures` report how far copies stand apart, in a
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
-from dagster_divorder.core.packing.copies import sequence_spacing
+from dagster_divorder.core.packing.report import sequence_spacing
 from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.progress import counted
@@ -154,7 +153,7 @@ def _order_sequences(run: Run) -> Made:
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.epochs,
-        "copies": asdict(sequence_spacing(packed, ordered, run.copies[stream.record_of])),
+        "copies": sequence_spacing(packed, ordered, run.copies[stream.record_of]),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
 
