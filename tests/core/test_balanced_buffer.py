@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import order_buffer
 from dagster_divorder.core.kernels.order_buffer import (
     MOST,
     MOST_WAIT,
@@ -83,24 +82,6 @@ def test_what_goes_is_the_best_of_what_is_held(data: st.DataObject) -> None:
     assert made == through(rows, groups, weights, capacity, data.draw(st.integers(1, 7)))
 
 
-def test_the_twin_sees_another_choice() -> None:
-    rows = np.eye(2)[np.random.default_rng(0).integers(0, 2, 60)]
-    groups, weights = np.zeros(2, int), np.array([1.0, 0.2])
-    made = through(rows, groups, weights, 10)
-    assert regret(made, rows, groups, weights, 10) < 1e-9
-    first_in_first_out = list(range(60))
-    assert regret(first_in_first_out, rows, groups, weights, 10) > 0.1
-    # A long one that nobody wants has to go in the end.
-    rows = np.eye(2)[np.arange(200) % 2]
-    rows[40] *= 6
-    arguments = (rows, groups, weights, 16)
-    made = through(*arguments)
-    assert made.index(40) == 40 + MOST_WAIT * 16 == 168
-    assert regret(made, *arguments) < 1e-9
-    late = [*made[:168], *made[169:172], 40, *made[172:]]
-    assert regret(late, *arguments) == np.inf
-
-
 def batches_stray(made: np.ndarray, labels: np.ndarray, batch: int = 256) -> np.ndarray:
     """Total variation of each batch's labels from the whole's."""
     values = int(labels.max()) + 1
@@ -129,11 +110,6 @@ def test_batches_stray_less_than_behind_a_shuffle_buffer(stream: str, at_most: f
     assert ours.mean() < at_most * theirs.mean()
     # The end of the stream is no heap of leftovers.
     assert ours[-4:].max() < 1.1 * theirs.max()
-
-
-def test_lots_differ_by_seed_and_item() -> None:
-    lots = {int(order_buffer._lot(seed, number)) for seed in range(20) for number in range(200)}
-    assert len(lots) == 4000
 
 
 def test_parts_change_nothing_where_scores_are_equal_but_for_rounding() -> None:

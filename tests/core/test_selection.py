@@ -77,14 +77,6 @@ def test_what_is_chosen_is_more_diverse_than_at_random() -> None:
     assert len(spokes(vectors, some).weights) == len(some)
 
 
-def test_the_bytes_are_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, rows = clumped(1, 1000), np.arange(1000)
-    monkeypatch.setattr(vendi, "BLOCK", 8 * 64)
-    several = spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()
-    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
-    assert (spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()) == several
-
-
 def test_what_cannot_be_optimised_is_refused() -> None:
     with pytest.raises(InputError, match="no vector to choose from"):
         spokes(unit(0, 3, 2), np.arange(0))

@@ -182,7 +182,7 @@ DRIFTS = {
     **dict.fromkeys(("ari_comparison", "k_calibration"), (" have changed since",)),
     "frozen": ("begins otherwise",),
     "centroids": ("has grown", " are left", "lie"),
-    "bin_edges": ("has grown", " are left", "is a number now", "a bin of"),
+    "bin_edges": ("has grown", " are left", "is a number now"),
     "heldout": ("has grown", " are left", "is held out"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""

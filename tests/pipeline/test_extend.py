@@ -331,25 +331,6 @@ def test_what_is_edited_is_refused_and_a_whole_run_goes_on(make: Make, tmp_path:
     assert rows(chosen)[: len(full(last))] == full(last)
 
 
-def test_a_document_that_goes_and_one_that_comes_back(make: Make, tmp_path: Path) -> None:
-    chosen = make()
-    write(tmp_path, RECORDS[:FIRST])
-    run_all(chosen, Silent())
-    first = rows(chosen)
-    write(tmp_path, RECORDS[: FIRST + 10])
-    run_all(chosen, Silent())
-    extended = rows(chosen)
-    write(tmp_path, RECORDS[:FIRST])
-    with pytest.raises(InputError, match="10 of the 90 records of the last output"):
-        run_all(chosen, Silent())
-    write(tmp_path, [*RECORDS[10 : FIRST + 10], *RECORDS[:10]])
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(extended))] == full(extended), (
-        "records may stand in another order in the input"
-    )
-    assert full(first) == extended[: len(full(first))]
-
-
 def test_no_setting_and_no_refit_moves_what_is_written(make: Make, tmp_path: Path) -> None:
     chosen = make()
     write(tmp_path, RECORDS[:FIRST])
@@ -389,28 +370,6 @@ def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) ->
 def test_another_base_model_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is \"extend\""):
         Settings(order={"append": "extend"}).refitting("bins", "model")
-
-
-def test_duplicates_blank_lines_and_little_appends(make: Make, tmp_path: Path) -> None:
-    chosen = make()
-    write(tmp_path, RECORDS[:FIRST])
-    run_all(chosen, Silent())
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(b"\n\n")
-    run_all(chosen, Silent())
-    assert rows(chosen) == before
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(orjson.dumps({"text": "tiny"}) + b"\n")
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert sum(map(len, rows(chosen))) > sum(map(len, before))
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in RECORDS[:10])
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert len(lines(chosen)) == FIRST + 11
 
 
 def test_plan_and_run_say_that_rows_for_ranks_move(make: Make, tmp_path: Path) -> None:

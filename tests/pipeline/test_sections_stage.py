@@ -82,13 +82,8 @@ PHASES = [
 ]
 
 
-@pytest.mark.parametrize("crossed", [False, True])
-def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make, crossed: bool) -> None:
+def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make) -> None:
     total, phases, trait = 15_000, PHASES, "source"
-    if crossed:
-        named = [{f"{name} / false": of for name, of in phase["weights"].items()} for phase in PHASES]
-        phases = [{**phase, "weights": weights} for phase, weights in zip(PHASES, named, strict=True)]
-        trait = ("source", "checked")
     run, _ = ran(make(mixing={"trait": trait, "phase": phases, "total_tokens": total}))
     traits, made, name = load_traits(run), load_sections(run), run.settings.mixed_trait
     values, names = traits.codes[name], traits.names[name]

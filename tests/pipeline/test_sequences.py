@@ -171,18 +171,6 @@ def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
 
 
-def test_the_beginning_of_documents_with_other_ends_is_refused(corpus: Path, make_settings: Make) -> None:
-    """Of sequences that hold end-of-text tokens; without these no document has as many tokens."""
-    for had, has in ((True, False), (False, True)):
-        options = {"sequence": {"length": 64}, "order": {"frozen_tokens": 0}}
-        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
-        options["order"] = {"frozen_tokens": 200}
-        said = f"packing.end_of_text was {str(had).lower()}, is {str(has).lower()}"
-        with pytest.raises(InputError, match=said):
-            run(make_settings(**options, packing={"end_of_text": has}))
-        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
-
-
 def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make) -> None:
     """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
     first = {"length": LENGTH}
@@ -195,16 +183,6 @@ def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make
     assert [held(packed, s) for s in orders[0][:sequences]] == [
         held(kept, s) for s in kept_orders[0][:sequences]
     ]
-
-
-def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_settings: Make) -> None:
-    as_packed = {"length": LENGTH, "strategy": "original"}
-    _, before = run(make_settings(sequence=as_packed), "curated_output")
-    settings = make_settings(sequence=as_packed, packing={"method": "cluster_packed"})
-    packed, orders = run(settings, "curated_output")
-    assert np.array_equal(orders, before)
-    table = pq.read_table(settings.output.path / "packed_sequences.parquet")
-    assert table["document"].to_pylist() == packed.document.tolist()
 
 
 @pytest.mark.parametrize("frozen", [0, 200])

@@ -20,14 +20,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed
 from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import verify
-from tests.conftest import topic_records, topic_text, write_jsonl
+from tests.conftest import topic_text, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 96
@@ -130,18 +129,6 @@ def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
     assert load_packed(run).length.sum() == tokens_of(run).sum()
 
 
-def test_a_document_with_an_end_of_text_token_loses_it_first(make_settings: Make, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    lengths = tokens_of(packed(make_settings()))
-    length = int(np.sort(lengths)[len(lengths) // 2])
-    packing = {"method": "none", "end_of_text": True, "too_long": "truncate"}
-    run = packed(make_settings(packing=packing, sequence={"length": length}))
-    plan = load_packed(run)
-    assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(lengths + 1, length).tolist()
-    assert run.receipt("packed_sequences").figures["too_long_documents"] == (lengths + 1 > length).sum()
-    passes(run)
-
-
 @PLANS
 def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, method: str) -> None:
     """A prompt that fills the sequence, and under `last` a last answer that the record leaves out."""
@@ -183,18 +170,6 @@ def test_parts_of_a_cut_prompt_make_no_sequence(make: Make, corpus: Path) -> Non
     assert figures["untrained_sequences"] > 0
     assert "have no trained token, and so no loss" in left_out_lines(figures, "cut")[-1]
     passes(laid)
-
-
-def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
-    """What was consumed of a record counts as its tokens; the rest follows the new rule."""
-    packed(make({"method": "concat", "too_long": "cut"}), "curated_output")
-    frozen = {"frozen_tokens": 25 * LENGTH}
-    run = packed(make({"method": "best_fit", "too_long": "truncate"}, order=frozen))
-    plan, tokens = load_packed(run), tokens_of(run)
-    later = np.repeat(np.arange(len(plan)), np.diff(plan.indptr)) >= 25
-    assert ((plan.start + plan.length)[later] <= LENGTH).all()
-    assert (np.bincount(plan.document, plan.length, len(tokens)) <= np.maximum(tokens, LENGTH)).all()
-    passes(run)
 
 
 def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
@@ -269,21 +244,6 @@ def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Ma
     assert metrics["original"]["windows"]["batch"]["cluster"]["worst"] > metrics["sequences"]["windows"]["batch"][
         "cluster"
     ]["worst"]  # fmt: skip
-
-
-def test_packed_records_stay_in_the_order_of_the_documents(make: Make) -> None:
-    """Whole documents for tools that pack themselves; what is in no sequence is not there either."""
-    settings = make({"method": "best_fit", "too_long": "drop"})
-    run_all(settings, Silent())
-    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
-    kept = [item for item in load_order(run).tolist() if tokens_of(run)[item] <= LENGTH]
-    assert curated(settings) == ids[kept].tolist()
-    assert CURATED_OUTPUT.checks[0].check(run).passed
-    # A record that should not be there is noticed.
-    (settings.output.path / "curated.jsonl").write_bytes(
-        (settings.output.path / "curated.jsonl").read_bytes() + orjson.dumps(chats()[2]) + b"\n"
-    )
-    assert not CURATED_OUTPUT.checks[0].check(run).passed
 
 
 def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:

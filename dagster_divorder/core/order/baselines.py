@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,8 +28,7 @@ def original(problem: Problem) -> Order:
 
 
 def random(problem: Problem) -> Order:
-    """A uniform shuffle, the baseline to beat. A prefix of t items strays by about sqrt(t (M - t) / M) items' norms. So
-    batches differ from the whole by chance, most of all with long items. O(M); Fisher and Yates, as in NumPy."""
+    """A uniform shuffle, the baseline to beat: a prefix of t items strays by about sqrt(t (M - t) / M) items' norms."""
     return np.random.default_rng(problem.seed).permutation(problem.items)
 
 
@@ -236,11 +236,12 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     return moved, starts
 
 
+@dataclass(slots=True)
 class _Label:
     """The items of a label that are left, by length: positions in a shuffle, equally long ones rising."""
 
-    def __init__(self, items: list[int], lengths: list[int]) -> None:
-        self.items, self.lengths = items, lengths
+    items: list[int]
+    lengths: list[int]
 
     def first_of(self, at: int) -> int:
         """The place of the first item that is as long as the one at a place."""

@@ -44,9 +44,7 @@ def f1(problem: Problem) -> Order:
 
 class F2Options(StrategyOptions):
     f2_lambda: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
-    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely. 20,000
-    sequences: with 0, 0.1, 1 and 10, the placed norms stray from an even rate by 1.9M, 11,300, 1,100 and 210 tokens,
-    and the clusters' prefixes by 11,700, 13,300, 13,300 and 13,500; with 100 these stray by 20,100."""
+    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely."""
 
 
 def f2(problem: Problem, *, f2_lambda: float) -> Order:

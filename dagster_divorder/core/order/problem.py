@@ -23,10 +23,8 @@ from dagster_divorder.errors import InputError
 Order = NDArray[np.int64]
 
 NORM_BINS, NORM_WEIGHT = 64, 0.2
-"""Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Sequences of one cluster over
-tenths of the mixture corpus, chi2 by degree of freedom (1 in a shuffle): without the group 9.1, with 16 bins of weight
-0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences stray 0.98,
-1.04, 1.04 and 1.07 times as far as f3's in clusters."""
+"""Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Without the group, sequences of
+one cluster drift to the end (docs/decisions/ordering-sequences.md)."""
 
 AT_ONCE = 1 << 16
 """Rows that are summed or shifted at once; this avoids a second copy in float64."""

@@ -3,11 +3,10 @@
 Letters: S sequences, Q runs, N documents, J trait values over all traits, n documents of a fragment, D dims, C
 components, M items.
 
-A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, projected on C random axes.
-It separates sequences with equal trait rows, since documents of one cluster still differ in content. Directions are
-rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are divided into fragments.
-Guarantee: the same bytes for the same plan, vectors and axes. Cost: O(N D C + Q C) time, 8 S C bytes.
-Source: random projections keep angles (Achlioptas 2003). Measurements: docs/decisions/ordering-sequences.md.
+A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, on C random axes, which
+keep angles (Achlioptas 2003). It separates sequences with equal trait rows, since documents of one cluster still differ
+in content. Directions are rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are
+divided into fragments. Cost: O(N D C + Q C) time, 8 S C bytes; 16 bytes a run and trait for the rows.
 """
 
 from __future__ import annotations

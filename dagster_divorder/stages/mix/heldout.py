@@ -120,32 +120,29 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
 
 class _Documents(NamedTuple):
     """The D different texts of the corpus in the order of their first records. records: these, int64 (D,). ids: uint64
-    (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code. edges: of the
-    bins of a numeric trait."""
+    (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code."""
 
     records: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
     names: tuple[str, ...]
-    edges: np.ndarray | None
 
 
-def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
-    """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
+def _documents(run: Run) -> _Documents:
     view, trait = run.view, run.settings.mixed_trait
     first = np.flatnonzero(run.are_first)
     ids = run.records.text_ids(view.fragments)
     sizes = run.records.fragments.column(view.fragments, "text_size")
-    fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None
+    bins = None
+    fields = load_fields(run, *{trait}.difference(built_in(run.settings)))
     if trait not in built_in(run.settings):
         # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
-        number = is_number((column := fields.column(trait)).type)
-        if number and edges is None:
-            edges = column_codes(column, bins=BINS).edges
-        bins = {trait: edges} if number and edges is not None else {}
+        column = fields.column(trait)
+        edges = column_codes(column, bins=BINS).edges if is_number(column.type) else None
+        bins = {} if edges is None else {trait: edges}
     codes, names = trait_codes(run, trait, fields, bins)
-    return _Documents(first, ids[first], sizes[first], codes[first], names, edges)
+    return _Documents(first, ids[first], sizes[first], codes[first], names)
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
@@ -165,7 +162,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     if run.settings.heldout.paths:
         table, ids = _read_files(run)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
-    documents = _documents(run, None)
+    documents = _documents(run)
     fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(fitted.files[IDS])["ids"] if fitted else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
@@ -180,8 +177,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     # Documents that are gone from the corpus stay held out, since they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
-    arrays = {"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]}
-    return {IDS: pack(arrays if documents.edges is None else arrays | {"edges": documents.edges})}
+    return {IDS: pack({"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]})}
 
 
 def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
@@ -190,8 +186,7 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    arrays = unpack(fitted.files[IDS])
-    documents, before = _documents(run, arrays.get("edges")), arrays["ids"]
+    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
     if not kept.any():
         return "no held-out document is in the corpus any more"

@@ -39,11 +39,7 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, 
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
-from dagster_divorder.stages.order.greedy_order import (
-    load_order,
-    load_sections,
-    remade,
-)
+from dagster_divorder.stages.order.greedy_order import load_order, load_sections, remade
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
 from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
@@ -122,6 +118,11 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
     vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "cluster_packed" else None
+
+    def vectors_of(records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        assert vectors is not None
+        return vectors[records[numbers]].astype(np.float32, copy=False)
+
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
@@ -133,9 +134,7 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
             sequence_length=settings.sequence.length,
             seed=seed,
             labels=stream.traits.codes["cluster"][own.document],
-            vectors=None
-            if vectors is None
-            else partial(_vectors_at, vectors, stream.record_of[own.document]),
+            vectors=partial(vectors_of, stream.record_of[own.document]) if vectors is not None else None,
             copies=None if copies is None else copies[own.document],
         )
         carried = carried.take(slice(0, 0))
@@ -159,10 +158,6 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
     return pieces.take(documents.are_trained(pieces))
 
 
-def _vectors_at(vectors: np.ndarray, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    return vectors[records[numbers]].astype(np.float32, copy=False)
-
-
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     """The plan that `plan` holds."""
     document, start, length, indptr = (arrays[name] for name in ("document", "start", "length", "indptr"))
@@ -174,12 +169,8 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
     """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
     records: the record of each item of the stream; None if items are records."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-    return {
-        "sequence": sequence,
-        "document": packed.document if records is None else records[packed.document],
-        "start": packed.start,
-        "length": packed.length,
-    }
+    document = packed.document if records is None else records[packed.document]
+    return {"sequence": sequence, "document": document, "start": packed.start, "length": packed.length}
 
 
 def packed_items(settings: Settings, traits: Traits, packed: PackedSequences, counted: np.ndarray) -> Items:
@@ -233,10 +224,7 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     unread[load_sections(run).items] = False
     items = np.arange(len(documents.lengths))
     pieces, whole = _pieces_to_pack(documents, items[~unread], consumed), documents.whole(items)
-    columns = (
-        [getattr(runs, name) for runs in (pieces, consumed)] for name in ("document", "start", "length")
-    )
-    left = remaining(whole, Pieces(*map(np.concatenate, columns)))
+    left = remaining(whole, pieces.followed_by(Pieces(consumed.document, consumed.start, consumed.length)))
     if settings.packing.too_long != "cut":
         unread |= documents.lengths > settings.sequence.length
     left = left.take(unread[left.document] | ~documents.are_trained(left))
@@ -245,13 +233,7 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
 
 def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     return (
-        *(
-            "raw_docs",
-            "token_counts",
-            "traits",
-            *stream_reads(settings),
-            "greedy_order",
-        ),
+        *("raw_docs", "token_counts", "traits", *stream_reads(settings), "greedy_order"),
         *(["frozen"] if settings.order.keeps else []),
         *(space_reads(settings) if settings.packing.method == "cluster_packed" else []),
     )

@@ -15,18 +15,8 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import (
-    built_in,
-    coded_traits,
-    fields_read,
-    load_fields,
-)
-from dagster_divorder.stages.order.bin_edges import (
-    BINS,
-    columns_reads,
-    computed_numbers,
-    load_edges,
-)
+from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, load_fields
+from dagster_divorder.stages.order.bin_edges import BINS, columns_reads, computed_numbers, load_edges
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 
 
@@ -97,11 +87,7 @@ TRAITS = WholeCorpus(
     asset=False,
     description="The traits that orders balance, as one code a record.",
     reads=lambda settings: (
-        "raw_docs",
-        "token_counts",
-        "centroids",
-        "clusters",
-        "bin_edges",
+        *("raw_docs", "token_counts", "centroids", "clusters", "bin_edges"),
         *columns_reads(settings),
     ),
     settings=("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence.length"),
