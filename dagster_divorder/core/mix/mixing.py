@@ -35,7 +35,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.mix.first_fit import first_fit
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -335,6 +334,20 @@ def _not_reached(
         f"{too_many or 'more'}. {near}; or set mixing.max_repeats to {math.ceil(round(epochs.max(), 9))}, or "
         f"mixing.total_tokens to {reached} or less"
     )
+
+
+def first_fit(sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
+    """Takes each item in turn that fits into the remaining budget; bool (n,). sizes: (n,) >= 0. Afterwards no further
+    item fits. O(n) for each item that is too large."""
+    taken, coming = np.zeros(len(sizes), bool), np.flatnonzero(sizes <= budget)
+    while len(coming):
+        sums = np.cumsum(sizes[coming], dtype=np.int64)
+        fits = int(np.searchsorted(sums, budget, side="right"))
+        taken[coming[:fits]] = True
+        budget -= int(sums[fits - 1])
+        coming = coming[fits:]
+        coming = coming[sizes[coming] <= budget]
+    return taken
 
 
 def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:

@@ -61,11 +61,7 @@ class ConsumedRecords(NamedTuple):
 
 
 def _consumed_ids(run: Run) -> tuple[np.ndarray, ConsumedRecords]:
-    """(ids of the records that stay, uint64 (n, 2); what stays of them). Does not need the stream.
-
-    Raises:
-        InputError: as `freeze_prefix`.
-    """
+    """(ids of the records that stay, uint64 (n, 2); what stays of them). Does not need the stream."""
     if not run.settings.order.keeps:
         return np.empty((0, 2), np.uint64), ConsumedRecords(*(np.zeros(0, np.int64) for _ in range(3)))
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
@@ -245,11 +241,7 @@ def refuse_to_extend(run: Run) -> None:
 
 
 def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, bytes]:
-    """What is to be pinned of the plan that is extended. fitted: what is pinned.
-
-    Raises:
-        InputError: there is an output, but the store has no plan of it.
-    """
+    """What is to be pinned of the plan that is extended. fitted: what is pinned."""
     plan, last = plan_that_stays(run), load_receipt(run.store, ORDERS[0])
     orders: Orders | None = plan.orders if plan else None
     if orders is None and load_receipt(run.store, OUTPUT):

@@ -155,10 +155,6 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
 
 
 def _choose_heldout(run: Run) -> Mapping[str, bytes]:
-    """
-    Raises:
-        InputError: no document would be held out, or more than MAX_BYTES of text.
-    """
     if run.settings.heldout.paths:
         table, ids = _read_files(run)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
@@ -205,11 +201,7 @@ def _too_large(subject: str, size: int, remedy: str) -> InputError:
 def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
     """The documents of the files in `heldout.documents`, each once, by rising id: (a table, the ids uint64 (H, 2)).
     Columns: `source`, the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex; `text`;
-    `record`, the line, or the row as a struct.
-
-    Raises:
-        InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
-    """
+    `record`, the line, or the row as a struct."""
     settings = run.settings
     files, trait = _find(run), settings.mixed_trait
     field = None if trait in built_in(settings) else files.shape.field(trait)
@@ -250,11 +242,7 @@ def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
 
 
 def _blocks(files: Found) -> Iterator[tuple[Source, int, Block]]:
-    """(file, lines before the block, block) of all files.
-
-    Raises:
-        InputError: a file cannot be read, or its columns differ from the first one's; or its last line is cut off.
-    """
+    """(file, lines before the block, block) of all files."""
     schema = None
     for path in files.files:
         number = 0

@@ -88,10 +88,6 @@ class _Pool:
 
 
 def _pool(run: Run) -> _Pool:
-    """
-    Raises:
-        InputError: the budget cannot be filled, or is already spent; or a quality is missing or below 0.
-    """
     chosen, view = run.settings.selection, run.view
     asked = chosen.tokens
     assert asked is not None
@@ -154,10 +150,6 @@ def _quality(run: Run) -> np.ndarray:
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray) -> None:
-    """
-    Raises:
-        InputError: candidates, `rows`, have no usable quality.
-    """
     name = run.settings.selection.quality
     bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
     if len(bad):

@@ -61,11 +61,7 @@ def _numbers(run: Run) -> np.ndarray:
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
-    """(how the rows of the file of scores are keyed, the key's column, the column of scores).
-
-    Raises:
-        InputError: the file, the key or the column is missing, or the column does not hold numbers.
-    """
+    """(how the rows of the file of scores are keyed, the key's column, the column of scores)."""
     name = settings.curriculum.score
     assert name is not None
     if not path.is_file() or path.suffix.lower() != ".parquet":
@@ -90,11 +86,7 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record.
-
-    Raises:
-        InputError: a row number belongs to no record, or two rows with the same key have different scores.
-    """
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record."""
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
     places, scores = [np.zeros(0, np.int64)], [np.zeros(0)]
