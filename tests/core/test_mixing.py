@@ -333,15 +333,3 @@ def test_the_even_order_does_not_depend_on_that_of_the_records(seed, records):
     moved = np.random.default_rng(seed).permutation(records)
     order = even_order(values, draws)
     assert moved[even_order([of[moved] for of in values], draws[moved])].tolist() == order.tolist()
-
-
-def test_added_records_change_the_part_of_a_source_by_about_as_many():
-    values, draws, (source, _, _) = drawn_traits(3030)
-
-    def half(count: int) -> set[int]:
-        order = even_order([of[:count] for of in values], draws[:count])
-        mine = [order[source[order] == value] for value in range(3)]
-        return {int(record) for of in mine for record in of[: len(of) // 2]}
-
-    before, after = half(3000), half(3030)
-    assert len(before - after) + len({record for record in after if record < 3000} - before) <= 45

@@ -71,16 +71,6 @@ def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     assert (np.diff(places(orders), axis=0) == 0).mean() < 0.25
 
 
-def test_later_epochs_keep_the_mix_as_the_first_does():
-    counts, groups = sequences(4096)
-    share = np.asarray(counts.sum(axis=0)).ravel() / counts.shape[0]
-    mean = [
-        np.linalg.norm(np.cumsum(counts.toarray()[made] - share, axis=0), axis=1).mean()
-        for made in epoch_orders(counts, groups, 3)
-    ]
-    assert max(mean) < 2 * mean[0]
-
-
 def test_no_epoch_is_refused():
     with pytest.raises(InputError, match="epochs is 0"):
         epoch_orders(csr_matrix(np.eye(3, dtype=int)), [0, 0, 0], 0)

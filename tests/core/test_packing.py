@@ -82,16 +82,6 @@ def test_no_token_is_lost_or_doubled(method, runs, sequence_length, seed):
     assert packed.without_tokens == sum(length == 0 for _, _, length in runs)
 
 
-@every_method
-@given(runs=runs_of, sequence_length=lengths_of)
-@laws
-def test_same_seed_gives_the_same_bytes(method, runs, sequence_length):
-    one, other = (packed_by(method, runs, sequence_length, seed=1) for _ in range(2))
-    for name in ("document", "start", "length", "indptr"):
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
-        assert getattr(one, name).dtype == np.int64
-
-
 @given(runs=runs_of, sequence_length=lengths_of)
 @laws
 def test_concat_equals_its_twin(runs, sequence_length):
@@ -268,13 +258,6 @@ def test_cluster_packed_walks_from_neighbour_to_neighbour(monkeypatch, block):
     assert np.mean(near > np.cos(0.1)) > 0.94
 
 
-def test_cluster_packed_keeps_equal_vectors_in_their_order():
-    packed = packed_by_vectors(np.ones((20, 3), np.float32))
-    assert packed.document.tolist() == list(range(20))
-    packed = packed_by_vectors(np.zeros((20, 3), np.float32))
-    assert sorted(packed.document.tolist()) == list(range(20))
-
-
 def packed_by_vectors(vectors: np.ndarray) -> PackedSequences:
     runs = [(document, 0, 4) for document in range(len(vectors))]
     return pack(
@@ -307,17 +290,6 @@ def test_the_report_counts_what_packing_did():
     # Pieces of a document in one sequence are no cut.
     packed = pack(cut(pieces_of([(0, 0, 9), (1, 0, 9)]), 3), method="concat", sequence_length=10)
     assert packing_report(packed)["cut_documents"] == 1
-
-
-@every_method
-def test_trillions_of_tokens(method):
-    runs = [(0, 0, 3 * 2**40), (1, 2**41, 2**40 + 1)]
-    if method == "best_fit":
-        runs = [(document, start >> 20, length >> 20) for document, start, length in runs]
-    packed = packed_by(method, runs, 2**41 if method != "best_fit" else 2**21)
-    assert packed.length.sum() == sum(length for _, _, length in runs)
-    counts, _ = sequence_counts(packed, {"cluster": [0, 1]}, {"cluster": 2})
-    assert counts.sum(axis=1).ravel().tolist() == [packed.tokens.tolist()]
 
 
 def test_vectors_that_are_not_finite_are_refused():

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dagster_divorder import run_all
 from dagster_divorder.cli.runs import plan
@@ -28,7 +23,7 @@ from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.extend import Beginning
-from tests.conftest import examples, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -131,43 +126,6 @@ def test_no_full_row_moves_in_any_number_of_appends(make: Make, tmp_path: Path, 
     failed.pop("curated_beats_shuffling", None)
     blocking = {check.name for stage in GRAPH.values() for check in stage.checks if check.blocking}
     assert not blocking & failed.keys(), failed
-
-
-@settings(max_examples=examples(3), deadline=None)
-@given(history=st.lists(st.integers(0, 30), min_size=1, max_size=4), seed=st.integers(0, 3))
-def test_histories(tmp_path_factory: pytest.TempPathFactory, history: list[int], seed: int) -> None:
-    folder = tmp_path_factory.mktemp("history")
-    records = random.Random(seed).sample(RECORDS, len(RECORDS))
-    outputs = []
-    for workers in (1, 2):
-        place = folder / str(workers)
-        place.mkdir()
-        chosen = Settings(
-            input={"paths": (str(folder / "docs.jsonl"),)},
-            store={"path": place / "store"},
-            output={"path": place / "out", "sidecars": ()},
-            exports={"path": place / "exports", "formats": ("parquet", "olmo")},
-            order={"append": "extend"},
-            sequence={"length": LENGTH, "batch": 4},
-            clusters={"k": 3},
-            advanced={"vocab_size": 512, "token_dims": 8},
-            engine={"workers": workers},
-        )
-        before, written, shown = (list[list[int]](), list[bytes]()), 30, []
-        for size in (0, *history):
-            written += size
-            write(folder, records[:written])
-            run_all(chosen, Silent())
-            now = rows(chosen), lines(chosen)
-            assert now[0][: len(full(before[0]))] == full(before[0])
-            assert now[1][: len(before[1])] == before[1]
-            assert sorted(now[1]) == sorted(orjson.dumps(record) for record in records[:written])
-            order = np.load(place / "out/order.npy")
-            assert np.array_equal(np.sort(order), np.arange(written))
-            before = now
-            shown.append(now)
-        outputs.append(shown)
-    assert outputs[0] == outputs[1]
 
 
 FORMATS = ("parquet", "ds", "mds", "litdata", "olmo", "megatron")

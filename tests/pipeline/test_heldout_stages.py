@@ -467,46 +467,6 @@ def test_what_leaves_out_held_out_documents_is_all_that_can(
             assert name in before or (name, frozen) == ("base_model", 100)
 
 
-def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_its_settings(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    fits = ("base_model", "cluster_names")
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    first = ran(make_settings(heldout={"documents": SHARE}), "curated_output")
-    held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
-    settings = make_settings(heldout={"documents": SHARE}, refit={"clusters": "never"})
-    planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, settings).stages}
-    assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
-    grown = ran(settings, "curated_output")
-    assert len(heldout_ids(grown)) > held
-    assert [grown.receipt(name).version for name in fits] == versions
-    other = ran(make_settings(heldout={"documents": 0.3}, refit={"clusters": "never"}), "curated_output")
-    assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
-
-
-@pytest.mark.parametrize(
-    "heldout", [{"documents": SHARE}, {"documents": ["valid.jsonl"]}], ids=["share", "files"]
-)
-def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
-    tmp_path: Path, make_settings: Make, heldout: dict[str, Any]
-) -> None:
-    records = topic_records(25)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    write_jsonl(tmp_path / "valid.jsonl", records[:2])
-    if isinstance(heldout["documents"], list):
-        heldout = {"documents": [str(tmp_path / "valid.jsonl")]}
-    for before in ({}, heldout):
-        first = ran(make_settings(heldout=before), "curated_output").receipt("base_model").version
-        frozen = make_settings(heldout=heldout, order={"frozen_tokens": 400})
-        for valid in (records[:2], records[30:32]):
-            write_jsonl(tmp_path / "valid.jsonl", valid)
-            run = ran(frozen, "curated_output")
-            assert run.receipt("base_model").version == first
-            assert {stage.scope for stage in make_plan(GRAPH, frozen).stages} == {"nothing"}
-        write_jsonl(tmp_path / "valid.jsonl", records[:2])
-
-
 def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings: Make) -> None:
     records = topic_records(3)
     for name in ("docs", "valid"):

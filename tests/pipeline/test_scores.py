@@ -158,24 +158,6 @@ def test_rows_that_cannot_be_placed(
         run(make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path}))
 
 
-def test_rows_of_refused_and_deleted_records_are_counted_and_not_used(
-    corpus: Path, make_settings: Make, tmp_path: Path
-) -> None:
-    ids = [record["id"] for record in RECORDS]
-    path = write_scores(tmp_path / "scores.parquet", "id", ids, [float(at) for at in range(len(ids))])
-    write_jsonl(
-        corpus,
-        [{**record, "text": record["text"] if at != 7 else ""} for at, record in enumerate(RECORDS[:-1])],
-    )
-    settings = make_settings(
-        input={"id_field": "id", "max_reject_share": 0.5}, curriculum={"score": "mine", "path": path}
-    )
-    notes: list[str] = []
-    assert run(settings, notes).figures["missing"] == 0
-    assert scores_of(settings).tolist() == [float(at) for at in range(len(ids) - 1) if at != 7]
-    assert any(note.endswith("that belong to no record and are not used: 2") for note in notes)
-
-
 def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
     for path, said in ((corpus.with_name("gone.parquet"), "does not exist"), (corpus, "is no .parquet file")):
         with pytest.raises(

@@ -171,20 +171,6 @@ def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
 
 
-def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make) -> None:
-    """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
-    first = {"length": LENGTH}
-    run(make_settings(sequence=first), "curated_output")
-    run(make_settings(sequence=first, order={"frozen_tokens": 500}), "curated_output")
-    other = {"length": LENGTH, "strategy": "random"}
-    packed, orders = run(make_settings(sequence=other), "curated_output")
-    kept, kept_orders = run(make_settings(sequence=other, order={"frozen_tokens": 500}))
-    sequences = -(-500 // LENGTH)
-    assert [held(packed, s) for s in orders[0][:sequences]] == [
-        held(kept, s) for s in kept_orders[0][:sequences]
-    ]
-
-
 @pytest.mark.parametrize("frozen", [0, 200])
 @pytest.mark.parametrize("method", METHODS)
 def test_copies_go_to_different_sections_and_sequences(
