@@ -54,8 +54,14 @@ class StreamPieces:
         """
         documents, settings = self.whole(items), self.run.settings
         rule, length = settings.packing.too_long, settings.sequence.length
-        if rule == "error":
-            self._refuse_too_long()
+        if rule == "error" and len(too_long := np.flatnonzero(self.lengths > length)):
+            first = self.stream.record_of[too_long[:1]]
+            raise InputError(
+                f"{len(too_long):,} of {len(self.lengths):,} records are longer than a sequence of {length:,} tokens "
+                f"(the first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
+                f'{self.lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
+                'packing.too_long to "truncate", "drop" or "cut"'
+            )
         if rule == "truncate":
             documents = Pieces(documents.document, documents.start, np.minimum(documents.length, length))
         elif rule == "drop":
@@ -74,18 +80,6 @@ class StreamPieces:
             return pieces.length
         rows = self.stream.record_of[pieces.document]
         return self._mask.within(rows, pieces.start, pieces.length)
-
-    def _refuse_too_long(self) -> None:
-        lengths, length = self.lengths, self.run.settings.sequence.length
-        too_long = np.flatnonzero(lengths > length)
-        if len(too_long):
-            first = self.stream.record_of[too_long[:1]]
-            raise InputError(
-                f"{len(too_long):,} of {len(lengths):,} records are longer than a sequence of {length:,} tokens (the "
-                f"first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
-                f'{lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
-                'packing.too_long to "truncate", "drop" or "cut"'
-            )
 
     def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
         """(figures of what packing leaves out; a row for each of the first such records; items that are left out whole,
