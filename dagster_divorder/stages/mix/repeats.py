@@ -69,14 +69,9 @@ def load_times(run: Run) -> np.ndarray:
     return run.arrays("repeats", "times")["times"]
 
 
-def load_packed_times(run: Run) -> np.ndarray:
-    """How often sequences hold each record, int32 (N,)."""
-    return run.arrays("repeats", "times")["packed"]
-
-
-def load_quotas(run: Run) -> np.ndarray:
-    """Tokens of each value of `mixing.trait` in each phase that is left, float64 (K, S)."""
-    return run.arrays("repeats", "times")["quotas"]
+def load_plan(run: Run) -> dict[str, np.ndarray]:
+    """`times`, `packed` and `quotas`, as the module describes."""
+    return run.arrays("repeats", "times")
 
 
 def stream_records(run: Run) -> np.ndarray | None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.mix.repeats import TrainingStream
-from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask
+from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 
 LISTED = 100
 """Most records in the list of those that are not packed whole."""
@@ -39,8 +40,9 @@ class StreamPieces:
         return self.stream.traits.tokens.astype(np.int64) + self.run.settings.packing.end_of_text
 
     @cached_property
-    def _mask(self) -> LossMask | None:
-        return load_loss_mask(self.run)
+    def trained(self) -> RunCounter:
+        """Counts the trained tokens of pieces, int64 (P,)."""
+        return run_counter(self.run, self.stream.record_of)
 
     def whole(self, items: np.ndarray) -> Pieces:
         """Items, int64 (n,), as pieces."""
@@ -67,19 +69,12 @@ class StreamPieces:
         elif rule == "drop":
             documents = documents.take(documents.length <= length)
         # Where some tokens do not count, each part of a document is judged separately.
-        parts = self._mask is not None and settings.packing.method not in FILLED
+        parts = has_loss_mask(settings) and settings.packing.method not in FILLED
         return cut(documents, length) if parts else documents
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
         """Which pieces hold a trained token, bool (P,); pieces without tokens count as trained."""
         return (self.trained(pieces) > 0) | (pieces.length == 0)
-
-    def trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
-        """Number of trained tokens in each piece, int64 (P,)."""
-        if self._mask is None:
-            return pieces.length
-        rows = self.stream.record_of[pieces.document]
-        return self._mask.within(rows, pieces.start, pieces.length)
 
     def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
         """(figures of what packing leaves out; a row for each of the first such records; items that are left out whole,
