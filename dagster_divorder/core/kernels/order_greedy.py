@@ -108,6 +108,210 @@ def choose(
     return -1
 
 
+class Layout(NamedTuple):
+    """Rows of the features of each class, int64 (classes,), -1 for a feature that all candidates share: u; length, of
+    l. dense: the first row of the dense coordinates. features: their number. lead: the first group of each class, int64
+    (classes,)."""
+
+    u: Ints
+    length: Ints
+    dense: int
+    features: int
+    lead: Ints
+
+
+@kernel
+def _lay_out(classes: Classes, dims: int) -> Layout:
+    n_classes = classes.varies.shape[0]
+    at_u = np.full(n_classes, -1, np.int64)
+    at_l = np.full(n_classes, -1, np.int64)
+    count = 0
+    for q in range(n_classes):
+        at_u[q] = count
+        count += 1
+        if classes.varies[q]:
+            at_l[q] = count
+            count += 1
+    at_dense = count
+    count += dims
+    lead = np.empty(n_classes, np.int64)
+    for g in range(classes.group_class.shape[0] - 1, -1, -1):
+        lead[classes.group_class[g]] = g
+    return Layout(at_u, at_l, at_dense, count, lead)
+
+
+class Placed(NamedTuple):
+    """Placed totals: t float64 (J,), s float64 (G,), dense float64 (D,). squares, reached float64 (G,): a group's sums
+    of sigma^2 and T sigma. largest float64 (1,): the largest T."""
+
+    t: Floats
+    s: Floats
+    dense: Floats
+    squares: Floats
+    reached: Floats
+    largest: Floats
+
+
+class Candidates(NamedTuple):
+    """The pool by slot: item int64 (slots,), base float64 (slots,), inf in free slots, features float64 (features,
+    slots). column int64 (J + 1,): the entries of trait value j are [column[j], column[j + 1])."""
+
+    item: Ints
+    base: Floats
+    features: Floats
+    column: Ints
+
+
+@kernel
+def _close_gaps(
+    pool: Candidates, filled: int, queue: Ints, coming: int, size: int, part: int
+) -> tuple[int, int]:
+    """Moves the candidates to the first slots, and takes more from queue[coming:] if `part` of `size` slots are free.
+    Returns the number of filled slots and of items taken from the queue."""
+    kept = 0
+    for c in range(filled):
+        if pool.base[c] != np.inf:
+            pool.item[kept] = pool.item[c]
+            kept += 1
+    if kept <= size - part:
+        more = min(size - kept, queue.shape[0] - coming)
+        for c in range(more):
+            pool.item[kept + c] = queue[coming + c]
+        coming += more
+        kept += more
+    for c in range(kept, filled):
+        pool.base[c] = np.inf
+    return kept, coming
+
+
+@kernel
+def _sum_up(groups: Codes, share: Floats, placed: Placed) -> None:
+    """Sets the sums of `placed` over each group's values."""
+    placed.squares[:] = 0.0
+    placed.reached[:] = 0.0
+    largest = 0.0
+    for j in range(groups.shape[0]):
+        placed.squares[groups[j]] += share[j] * share[j]
+        placed.reached[groups[j]] += placed.t[j] * share[j]
+        largest = max(largest, placed.t[j])
+    placed.largest[0] = largest
+
+
+@kernel
+def _count_entries(rows: SparseItems, pool: Candidates, filled: int) -> int:
+    """Sets pool.column[j] to the end of the entries of trait value j; returns the number of all entries."""
+    column = pool.column
+    column[:] = 0
+    for c in range(filled):
+        for k in range(rows.indptr[pool.item[c]], rows.indptr[pool.item[c] + 1]):
+            column[rows.indices[k]] += 1
+    total = 0
+    for j in range(column.shape[0] - 1):
+        total += column[j]
+        column[j] = total
+    column[-1] = total
+    return total
+
+
+@kernel
+def _describe(
+    rows: SparseItems,
+    share: Floats,
+    classes: Classes,
+    layout: Layout,
+    placed: Placed,
+    self_weight: float,
+    pool: Candidates,
+    filled: int,
+    entry_slot: Codes,
+    entry_value: Floats,
+) -> float:
+    """Sets base, features and entries by trait value of every candidate. Returns the largest length of a row."""
+    indptr, indices, data, groups, weights, dense = rows
+    n_groups = weights.shape[0]
+    row_sums = np.zeros((2, n_groups))
+    row_l, row_u = row_sums[0], row_sums[1]
+    features, column = pool.features, pool.column
+    longest = 0.0
+    for c in range(filled - 1, -1, -1):
+        item = pool.item[c]
+        row_sums[:] = 0.0
+        sum_ = 0.0
+        reach = 0.0
+        for k in range(indptr[item], indptr[item + 1]):
+            j = indices[k]
+            g = groups[j]
+            value = np.float64(data[k])
+            row_l[g] += value
+            row_u[g] += value * share[j]
+            sum_ += weights[g] * value * (0.5 * self_weight * value + placed.t[j])
+            column[j] -= 1
+            entry_slot[column[j]] = c
+            entry_value[column[j]] = value
+        for g in range(n_groups):
+            sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * placed.squares[g] - row_u[g])
+            reach += weights[g] * row_l[g]
+        for f in range(layout.features):
+            features[f, c] = 0.0
+        for g in range(n_groups):
+            q = classes.group_class[g]
+            features[layout.u[q], c] += weights[g] * classes.ratio[g] * row_u[g]
+        for q in range(classes.varies.shape[0]):
+            if layout.length[q] >= 0:
+                features[layout.length[q], c] = row_l[layout.lead[q]]
+        for d in range(dense.shape[1]):
+            value = np.float64(dense[item, d])
+            features[layout.dense + d, c] = value
+            sum_ += 0.5 * self_weight * value * value
+            reach += abs(value)
+        pool.base[c] = sum_
+        longest = max(longest, reach)
+    return longest
+
+
+@kernel
+def _set_factors(weights: Floats, classes: Classes, layout: Layout, placed: Placed, factors: Floats) -> None:
+    """Sets the factors of the features at this step: u has -S_g, l has -E_g."""
+    factors[:] = 0.0
+    for g in range(weights.shape[0]):
+        q = classes.group_class[g]
+        if layout.lead[q] == g:
+            factors[layout.u[q]] = -placed.s[g]
+        if layout.length[q] >= 0:
+            off = placed.reached[g] - placed.s[g] * placed.squares[g]
+            factors[layout.length[q]] -= weights[g] * classes.ratio[g] * off
+    for d in range(placed.dense.shape[0]):
+        factors[layout.dense + d] = placed.dense[d]
+
+
+@kernel
+def _place(
+    item: int,
+    rows: SparseItems,
+    share: Floats,
+    placed: Placed,
+    pool: Candidates,
+    entry_slot: Codes,
+    entry_value: Floats,
+) -> None:
+    """Adds the item to T and S, and updates the base of candidates that share a trait value with it."""
+    for d in range(placed.dense.shape[0]):
+        placed.dense[d] += rows.dense[item, d]
+    largest = placed.largest[0]
+    for k in range(rows.indptr[item], rows.indptr[item + 1]):
+        j = rows.indices[k]
+        g = rows.groups[j]
+        value = np.float64(rows.data[k])
+        placed.t[j] += value
+        placed.s[g] += value
+        placed.reached[g] += value * share[j]
+        largest = max(largest, placed.t[j])
+        change = rows.weights[g] * value
+        for i in range(pool.column[j], pool.column[j + 1]):
+            pool.base[entry_slot[i]] += change * entry_value[i]
+    placed.largest[0] = largest
+
+
 @kernel
 def best_of_pool(
     queue: Ints,
@@ -129,148 +333,66 @@ def best_of_pool(
     before the queue. self_weight: weight of |a|^2 in the score, 1 for the exact greedy. O(n (C features + pairs of
     entries that meet) + REFILL_PARTS nnz) time, O(C (entries + features) + J) scratch.
     """
-    indptr, indices, data, groups, weights, dense = rows
-    group_class, ratio, varies = classes
-    n_groups, n_values, dims = weights.shape[0], groups.shape[0], dense.shape[1]
-    # Rows of the features: u of each class, l if it varies, then the dense coordinates; the first group of each class.
-    row_of_u, row_of_l = np.empty(len(varies), np.int64), np.full(len(varies), -1)
-    lead, n_features = np.empty(len(varies), np.int64), 0
-    for q in range(len(varies)):
-        row_of_u[q] = n_features
-        n_features += 1
-        if varies[q]:
-            row_of_l[q] = n_features
-            n_features += 1
-    for g in range(n_groups - 1, -1, -1):
-        lead[group_class[g]] = g
-    row_of_dense = n_features
-    n_features += dims
-
-    # What is placed: T, S, the dense sums; Q_g and sum T sigma of each group; the largest T.
-    t, s, placed = totals.copy(), np.zeros(n_groups), dense_totals.copy()
-    squares, reached, largest = np.zeros(n_groups), np.zeros(n_groups), 0.0
-    for j in range(n_values):
-        s[groups[j]] += t[j]
-    # The candidates by slot, base = inf in free slots; the entries of value j are [column[j], column[j + 1]).
+    groups = rows.groups
+    n_groups = rows.weights.shape[0]
     size = min(max(pool_size, fixed), queue.shape[0])
     part = max(1, size // REFILL_PARTS)
-    slot_item, base, features = np.empty(size, np.int64), np.full(size, np.inf), np.zeros((n_features, size))
-    column, entry_slot, entry_value = np.zeros(n_values + 1, np.int64), np.empty(0, np.int32), np.empty(0)
-    score, factors, row_sums = np.empty(size), np.empty(n_features), np.zeros((2, n_groups))
-    row_l, row_u = row_sums[0], row_sums[1]
+    layout = _lay_out(classes, rows.dense.shape[1])
+
+    placed = Placed(
+        totals.copy(),
+        np.zeros(n_groups),
+        dense_totals.copy(),
+        np.zeros(n_groups),
+        np.zeros(n_groups),
+        np.zeros(1),
+    )
+    for j in range(groups.shape[0]):
+        placed.s[groups[j]] += placed.t[j]
+    pool = Candidates(
+        np.empty(size, np.int64),
+        np.full(size, np.inf),
+        np.zeros((layout.features, size)),
+        np.zeros(groups.shape[0] + 1, np.int64),
+    )
+    score = np.empty(size)
+    factors = np.empty(layout.features)
+    entry_slot = np.empty(0, np.int32)
+    entry_value = np.empty(0)
     longest = 0.0
 
     out = np.empty_like(queue)
-    filled, alive, coming = 0, 0, 0
+    filled = alive = coming = int(np.int64(0))  # Not a literal: `_close_gaps` would be compiled for it too.
     for step in range(steps):
         if alive <= filled - max(1, filled // REFILL_PARTS) or (
             coming < queue.shape[0] and alive <= size - part
         ):
-            # Close the gaps, and take more from the queue if a part is free.
-            kept = 0
-            for c in range(filled):
-                if base[c] != np.inf:
-                    slot_item[kept] = slot_item[c]
-                    kept += 1
-            if kept <= size - part:
-                more = min(size - kept, queue.shape[0] - coming)
-                slot_item[kept : kept + more] = queue[coming : coming + more]
-                coming += more
-                kept += more
-            base[kept:filled] = np.inf
-            filled = alive = kept
-
-            # Sums anew, so that no rounding error drifts.
-            squares[:] = 0.0
-            reached[:] = 0.0
-            largest = 0.0
-            for j in range(n_values):
-                squares[groups[j]] += share[j] * share[j]
-                reached[groups[j]] += t[j] * share[j]
-                largest = max(largest, t[j])
-            # column[j]: first the number of the entries of value j, then their end, which the loop below moves down.
-            column[:] = 0
-            for c in range(filled):
-                for k in range(indptr[slot_item[c]], indptr[slot_item[c] + 1]):
-                    column[indices[k]] += 1
-            entries = 0
-            for j in range(n_values):
-                entries += column[j]
-                column[j] = entries
-            column[n_values] = entries
+            filled, coming = _close_gaps(pool, filled, queue, coming, size, part)
+            alive = filled
+            _sum_up(groups, share, placed)
+            entries = _count_entries(rows, pool, filled)
             if entry_slot.shape[0] < entries:
-                entry_slot, entry_value = (
-                    np.empty(entries + entries // 4, np.int32),
-                    np.empty(entries + entries // 4),
-                )
-            longest = 0.0
-            for c in range(filled - 1, -1, -1):
-                item = slot_item[c]
-                row_sums[:] = 0.0
-                sum_, reach = 0.0, 0.0
-                for k in range(indptr[item], indptr[item + 1]):
-                    j = indices[k]
-                    g = groups[j]
-                    value = np.float64(data[k])
-                    row_l[g] += value
-                    row_u[g] += value * share[j]
-                    sum_ += weights[g] * value * (0.5 * self_weight * value + t[j])
-                    column[j] -= 1
-                    entry_slot[column[j]] = c
-                    entry_value[column[j]] = value
-                for f in range(n_features):
-                    features[f, c] = 0.0
-                for g in range(n_groups):
-                    sum_ += self_weight * weights[g] * row_l[g] * (0.5 * row_l[g] * squares[g] - row_u[g])
-                    reach += weights[g] * row_l[g]
-                    features[row_of_u[group_class[g]], c] += weights[g] * ratio[g] * row_u[g]
-                for q in range(len(varies)):
-                    if row_of_l[q] >= 0:
-                        features[row_of_l[q], c] = row_l[lead[q]]
-                for d in range(dims):
-                    value = np.float64(dense[item, d])
-                    features[row_of_dense + d, c] = value
-                    sum_ += 0.5 * self_weight * value * value
-                    reach += abs(value)
-                base[c] = sum_
-                longest = max(longest, reach)
+                entry_slot = np.empty(entries + entries // 4, np.int32)
+                entry_value = np.empty(entries + entries // 4)
+            longest = _describe(
+                rows, share, classes, layout, placed, self_weight, pool, filled, entry_slot, entry_value
+            )
 
         best = step
         if step >= fixed:
-            # The factors of the features at this step: u has -S_g, l has -E_g.
-            factors[:] = 0.0
-            for g in range(n_groups):
-                q = group_class[g]
-                if lead[q] == g:
-                    factors[row_of_u[q]] = -s[g]
-                if row_of_l[q] >= 0:
-                    factors[row_of_l[q]] -= weights[g] * ratio[g] * (reached[g] - s[g] * squares[g])
-            for d in range(dims):
-                factors[row_of_dense + d] = placed[d]
-            rounding = ROUNDING * longest * (longest + largest)
-            best = choose(base, features, factors, filled, rounding, score)
-        item = slot_item[best]
+            _set_factors(rows.weights, classes, layout, placed, factors)
+            rounding = ROUNDING * longest * (longest + placed.largest[0])
+            best = choose(pool.base, pool.features, factors, filled, rounding, score)
+        item = pool.item[best]
         out[step] = item
-        base[best] = np.inf
+        pool.base[best] = np.inf
         alive -= 1
-        for d in range(dims):
-            placed[d] += dense[item, d]
-        for k in range(indptr[item], indptr[item + 1]):
-            j = indices[k]
-            g = groups[j]
-            value = np.float64(data[k])
-            t[j] += value
-            s[g] += value
-            reached[g] += value * share[j]
-            largest = max(largest, t[j])
-            change = weights[g] * value
-            # Candidates that share the value.
-            for i in range(column[j], column[j + 1]):
-                base[entry_slot[i]] += change * entry_value[i]
+        _place(item, rows, share, placed, pool, entry_slot, entry_value)
     left = steps
     for c in range(filled):
-        if base[c] != np.inf:
-            out[left] = slot_item[c]
+        if pool.base[c] != np.inf:
+            out[left] = pool.item[c]
             left += 1
-    out[left:] = queue[coming:]
+    for c in range(coming, queue.shape[0]):
+        out[left + c - coming] = queue[c]
     return out
