@@ -162,7 +162,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=7,
+    version=8,
     description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,

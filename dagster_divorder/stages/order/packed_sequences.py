@@ -257,7 +257,7 @@ def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=9,
+    version=10,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),
