@@ -99,11 +99,8 @@ def _pool(run: Run) -> _Pool:
     if quality is not None:
         _check_quality(run, rows, quality)
     spent = int(tokens[reasons == CONSUMED].sum())
-    available = spent + int(tokens[rows].sum())
-    if asked > available:
-        spent = int(tokens[reasons == CONSUMED].sum())
-    available, shortest = spent + int(tokens[rows].sum()), int(tokens[rows].min(initial=0))
-    fault = ""
+    available, fault = spent + int(tokens[rows].sum()), ""
+    shortest = int(tokens[rows].min()) if len(rows) else 0
     if asked > available:
         numbers = np.bincount(reasons, minlength=len(REASONS))
         others = ", ".join(f"{numbers[reason]:,} {CANNOT[reason]}" for reason in CANNOT if numbers[reason])
