@@ -23,9 +23,10 @@ SETTINGS: dict[str, str] = {
     "comparison": f"`divorder compare` measures {_STRATEGIES}",
     "curriculum.epochs": "a schedule is passed in every epoch",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
-    "curriculum.options": "shapes have the options of docs/sections.md; for others, write ranks of your own as scores "
-    "in curriculum.path",
+    "curriculum.options": "write ranks of your own as scores in curriculum.path",
     "curriculum.points": "write ranks of your own as scores in curriculum.path",
+    "packing.piece_tokens": 'documents are packed whole; packing.method = "best_fit" cuts only those longer than a '
+    "sequence",
     "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
     "curriculum.window": "it is a 32nd of training, between 4 and 64 batches",
     "deep.dtype": "models run in their own number type on a GPU, in the fastest exact enough one on a CPU",
@@ -81,10 +82,18 @@ VALUES: dict[str, dict[str, str]] = {
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
+    "curriculum.shape": dict.fromkeys(
+        ("stair", "saw", "segment"),
+        'expected "rise", "fall", "fold" or "zigzag"; for another course, write its ranks in curriculum.path',
+    ),
+    "packing.too_long": {
+        "split_turns": 'expected "truncate", "drop", "cut" or "error"; split conversations before'
+    },
     "packing.method": {"related": 'it is called "cluster_packed"'},
     "output.sidecars": {"arrays": "`load_results` has tokens, vectors and the map (docs/results.md)"},
     "order.separate_copies": {
-        "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)"
+        "subsets": "true deals copies to different parts of training",
+        "near": "true sets records of equal text apart; remove near copies before (docs/recipes.md)",
     },
 }
 """A key that stays -> its removed values, each with what to do instead."""
@@ -127,6 +136,10 @@ def refuse_removed(given: Mapping[str, Any]) -> None:
         for key, value in keys.items() if isinstance(keys, Mapping) else [("", None)]:
             name = f"{section}.{key}".rstrip(".")
             problems.append(removed_setting(name))
+            if name == "mixing.trait" and not isinstance(value, str) and isinstance(value, Sequence):
+                problems.append(
+                    f"{name} = {value!r} is no longer possible: it is one trait; write pairs of values as a field"
+                )
             values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             problems += [
                 f'{name} = "{gone}" is no longer possible: {instead}'

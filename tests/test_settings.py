@@ -132,8 +132,8 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
             "mixing.phase.0.weights = {}: no value has a share; give values",
         ),
         (
-            '[mixing]\ntrait = ["lang", "lang"]',
-            "mixing.trait = ['lang', 'lang']: both traits are 'lang'; expected two",
+            '[mixing]\ntrait = ["source", "lang"]',
+            "mixing.trait = ['source', 'lang'] is no longer possible: it is one trait",
         ),
         (
             "[mixing]\nweights = 3",
@@ -556,7 +556,7 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
         "seed = 3 # mine\n",
         "[order] # own\nstrategy = 'f2' # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
         "[order.traits] # c\nlength = 1.0\n\n[sequence]\nlength = 3\n",
-        "[sequence]\nlength = 3\n[order.traits]\nlength = 2\n[packing]\npiece_tokens = 9\n",
+        "[sequence]\nlength = 3\n[order.traits]\nlength = 2\n[embedding]\npca = 9\n",
         "order.traits.length = 1\n",
         'order = {cut = ["é"]}\n',
         "\ufeff[order]\r\nstrategy = 'f2'\r\n",

@@ -168,13 +168,12 @@ class History:
             "order": {
                 "strategy": draw.choice(STRATEGIES),
                 "traits": dict.fromkeys(draw.sample(traits, draw.choice([1, 2, 3])), 1.0),
-                "separate_copies": draw.choice([False, True, "subsets"]),
+                "separate_copies": draw.choice([False, True]),
                 "frozen_tokens": 0,
                 "cut": (),
             },
             "packing": {
                 "method": draw.choice(["concat", "best_fit", "cluster_packed"]),
-                "piece_tokens": draw.choice([0, 0, 7, 20]),
                 "end_of_text": draw.choice([False, True]),
             },
             "sequence": {
@@ -194,7 +193,7 @@ class History:
             return {}
         return {
             "score": draw.choice(["good", "good", "length", "length"]),
-            "shape": draw.choice(["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]),
+            "shape": draw.choice(["rise", "fall", "fold", "zigzag"]),
         }
 
     def change_the_settings(self) -> None:

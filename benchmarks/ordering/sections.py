@@ -20,7 +20,7 @@ import numpy as np
 from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.order.deal import deal
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.order.schedule import SHAPES, asked_rank, folded, token_ranks, windows_of
+from dagster_divorder.core.order.schedule import SHAPES, asked_rank, token_ranks, windows_of
 from dagster_divorder.core.order.sections import FEWEST_SEQUENCES, section_seed, spans_of_values
 from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts
@@ -166,8 +166,8 @@ def main() -> None:
             f"which are not mixed: {border:,.0f} tokens off at the border, one section {prefix(alone.lengths):,.0f} "
             "anywhere"
         )
-        shapes = {name: SHAPES[name] for name in ("rise", "saw")} | {"fold of 3": folded(3)}
-        for shape, pieces in shapes.items():
+        for shape in ("rise", "fold", "zigzag"):
+            pieces = SHAPES[shape]
             sequence = LENGTH / traits.tokens.sum()
             for window in (4, 8):
                 share = max(window * BATCH, FEWEST_SEQUENCES) * sequence

@@ -103,8 +103,8 @@ class Settings(Checked):
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
-        if self.mixing.on and self.mixing.name not in self.order.traits:
-            traits = {**self.order.traits, self.mixing.name: 1.0}
+        if self.mixing.on and self.mixing.trait not in self.order.traits:
+            traits = {**self.order.traits, self.mixing.trait: 1.0}
             # Frozen models allow no assignment.
             object.__setattr__(self, "order", self.order.model_copy(update={"traits": traits}))
         return self
@@ -177,7 +177,7 @@ class Settings(Checked):
     def strategy(self, name: str) -> Strategy:
         """A strategy with the options in `order.options` that it declares."""
         given = self.order.options
-        declared = STRATEGIES[name].option_names(given)
+        declared = STRATEGIES[name].Options.model_fields
         return STRATEGIES[name].with_options(**{key: given[key] for key in declared if key in given})
 
     def strategy_options(self, name: str) -> dict[str, Any]:
@@ -249,18 +249,8 @@ class Settings(Checked):
 
     @property
     def mixed_trait(self) -> str:
-        """The name of `mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the
-        trait."""
-        return self.mixing.name if self.mixing.on else self.mixed_traits[0]
-
-    @property
-    def mixed_traits(self) -> tuple[str, ...]:
-        """The traits that `mixed_trait` is, or whose values it pairs."""
-        trait = self.mixing.trait
-        parts = trait if isinstance(trait, tuple) else (trait,)
-        if self.mixing.on:
-            return parts
-        return parts[:1] if self.holds_out else ("cluster",)
+        """`mixing.trait`; `cluster`, which every run has, if neither a mix nor held-out documents use the trait."""
+        return self.mixing.trait if self.mixing.on or self.holds_out else "cluster"
 
     @property
     def repeats(self) -> bool:
@@ -280,7 +270,7 @@ class Settings(Checked):
     @property
     def copies_apart(self) -> bool:
         """Whether equal texts, repeats included, are spread as far apart as possible."""
-        return bool(self.order.separate_copies) or self.mixing.on
+        return self.order.separate_copies or self.mixing.on
 
     @property
     def deep_model(self) -> str:

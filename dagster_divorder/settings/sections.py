@@ -334,10 +334,9 @@ class Phase(_Section):
 class Mixing(_Section):
     """How often each record is trained on (docs/sections.md)."""
 
-    trait: Annotated[str, Field(min_length=1)] | tuple[str, str] = "source"
-    """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input; two traits: the
-    pairs of their values, such as "web / 3". It is balanced like `order.traits`, so that every batch has these shares;
-    each value has its own held-out documents."""
+    trait: str = Field("source", min_length=1)
+    """Trait whose values each get a share of the trained tokens: `cluster`, or a field of the input. It is balanced
+    like `order.traits`, so that every batch has these shares; each value has its own held-out documents."""
     weights: Weights | None = Field(None, examples=[0.3])
     """Shares of the tokens. A table: these shares. natural: as in the corpus. uniform: equal. A number from 0 to 1: in
     proportion to the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no
@@ -363,19 +362,7 @@ class Mixing(_Section):
             Phase.model_construct(weights="natural" if self.weights is None else self.weights),
         )
 
-    @property
-    def name(self) -> str:
-        """The name of the trait."""
-        return self.trait if isinstance(self.trait, str) else " / ".join(self.trait)
-
     _some_share = field_validator("weights")(_with_a_share)
-
-    @field_validator("trait")
-    @classmethod
-    def _two_traits(cls, trait: Any) -> Any:
-        if not isinstance(trait, str) and trait[0] == trait[1]:
-            raise ValueError(f"both traits are {trait[0]!r}; expected two, or one name")
-        return trait
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
@@ -521,9 +508,8 @@ class Order(_Section):
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
     output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
     have read."""
-    separate_copies: bool | Literal["subsets"] = False
-    """Deal records of equal text to different parts of training, as far apart as possible. subsets: as many parts as
-    the most copied text has copies, however small."""
+    separate_copies: bool = False
+    """Deal records of equal text to different parts of training, as far apart as possible."""
 
     @property
     def written(self) -> dict[str, Any]:
@@ -566,7 +552,7 @@ class Order(_Section):
         return traits
 
 
-Shape = Literal["rise", "fall", "fold", "zigzag", "stair", "saw", "segment"]
+Shape = Literal["rise", "fall", "fold", "zigzag"]
 """Shapes of schedules with names, as `core.order.schedule.SHAPES` has them."""
 
 
@@ -579,8 +565,7 @@ class Curriculum(_Section):
     """Parquet file with a column named like `score`, and one of ids: record_id, doc_id, or row if none is refused."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
-    through every n-th document. zigzag: the same, up and down in turn. stair, saw: rise, with folds or zigzags at the
-    borders of sections. segment: one end of the ranking first and one last."""
+    through every n-th document. zigzag: the same, up and down in turn."""
 
     @property
     def on(self) -> bool:
@@ -606,13 +591,9 @@ class Packing(_Section):
     """concat cuts documents at sequence ends; best_fit cuts only documents longer than a sequence, and pads;
     cluster_packed puts similar documents of a cluster into one sequence; none: a sequence holds one record. Unset:
     best_fit for conversations, none for pairs, else concat."""
-    too_long: Literal["cut", "truncate", "drop", "split_turns", "error"] = "cut"
+    too_long: Literal["cut", "truncate", "drop", "error"] = "cut"
     """What happens to a document longer than a sequence. cut: it continues in other sequences; truncate: its end is
-    left out; drop: all of it is left out; split_turns: a conversation is cut after an answer; error: the run fails.
-    Unset: truncate for conversations, else cut."""
-    piece_tokens: int = Field(0, ge=0, le=MAX_COUNT)
-    """Longer documents are cut into pieces of this many tokens before packing; 0: never. As it falls: more clusters and
-    less long context in a sequence."""
+    left out; drop: all of it is left out; error: the run fails. Unset: truncate for conversations, else cut."""
     end_of_text: bool = False
     """Whether one end-of-text token follows every document."""
 
@@ -630,13 +611,11 @@ class Packing(_Section):
         """Why records of these forms cannot be packed this way; "" if they can."""
         if "pairs" not in forms:
             return ""
-        wrong = {"method": self.packs, "too_long": self.too_long in ("cut", "split_turns")}
-        wrong["piece_tokens"] = self.piece_tokens > 0
+        wrong = {"method": self.packs, "too_long": self.too_long == "cut"}
         if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
             return (
                 f"{' and '.join(named)}, but pairs of an input are neither cut nor packed; set packing.method to "
-                '"none", packing.too_long to "truncate", "drop" or "error", and packing.piece_tokens '
-                "to 0"
+                '"none", and packing.too_long to "truncate", "drop" or "error"'
             )
         return ""
 

@@ -22,8 +22,8 @@ SCORE = 'curriculum.score = "quality"'
         ([SCORE, 'mixing.phase = [{ until = 0.5, weights = "sqrt" }, { weights = "natural" }]'],
          "mixing has phases; an order follows one of them: remove the other"),
         ([SCORE, "sequence.repack = true"], "remove sequence.repack"),
-        (['curriculum.shape = "saw"'], "shape is set, and score is not"),
-        ([SCORE, 'order.strategy = "saw"'], "name the score in curriculum.score"),
+        (['curriculum.shape = "zigzag"'], "shape is set, and score is not"),
+        ([SCORE, 'order.strategy = "zigzag"'], "name the score in curriculum.score"),
     ],
 )  # fmt: skip
 def test_what_makes_no_schedule_is_refused(

@@ -1,12 +1,10 @@
 """The balanced buffer: each item once, the best of those that are held, none for ever, and nothing that drifts."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels import order_buffer
 from dagster_divorder.core.kernels.order_buffer import (
     MOST,
     MOST_WAIT,
@@ -16,7 +14,6 @@ from dagster_divorder.core.kernels.order_buffer import (
     pass_through,
 )
 from tests.conftest import examples
-from tests.orders import order
 from tests.twins.balanced_buffer import largest_regret
 
 laws = settings(max_examples=examples(25), deadline=None)
@@ -33,7 +30,6 @@ def through(
     rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, capacity: int, parts: int = 1
 ) -> list[int]:
     """Dense rows, without norms, through the kernel, in so many calls. weights: of groups, norms' included."""
-    from scipy.sparse import csr_matrix
 
     rows, groups = with_norms(rows, groups)
     buffer, room = empty_buffer(capacity, weights.tolist(), 7), (capacity, rows.shape[1] + 1)
@@ -81,59 +77,6 @@ def test_what_goes_is_the_best_of_what_is_held(data: st.DataObject) -> None:
     place = np.argsort(made)
     assert (place - np.arange(items) <= MOST_WAIT * capacity).all()
     assert made == through(rows, groups, weights, capacity, data.draw(st.integers(1, 7)))
-
-
-def test_the_twin_sees_another_choice() -> None:
-    rows = np.eye(2)[np.random.default_rng(0).integers(0, 2, 60)]
-    groups, weights = np.zeros(2, int), np.array([1.0, 0.2])
-    made = through(rows, groups, weights, 10)
-    assert regret(made, rows, groups, weights, 10) < 1e-9
-    first_in_first_out = list(range(60))
-    assert regret(first_in_first_out, rows, groups, weights, 10) > 0.1
-    # A long one that nobody wants has to go in the end.
-    rows = np.eye(2)[np.arange(200) % 2]
-    rows[40] *= 6
-    arguments = (rows, groups, weights, 16)
-    made = through(*arguments)
-    assert made.index(40) == 40 + MOST_WAIT * 16 == 168
-    assert regret(made, *arguments) < 1e-9
-    late = [*made[:168], *made[169:172], 40, *made[172:]]
-    assert regret(late, *arguments) == np.inf
-
-
-def batches_stray(made: np.ndarray, labels: np.ndarray, batch: int = 256) -> np.ndarray:
-    """Total variation of each batch's labels from the whole's."""
-    values = int(labels.max()) + 1
-    whole = np.bincount(labels, minlength=values) / len(labels)
-    parts = labels[made][: len(made) // batch * batch].reshape(-1, batch)
-    shares = np.stack([np.bincount(part, minlength=values) for part in parts]) / batch
-    return 0.5 * np.abs(shares - whole).sum(axis=1)
-
-
-def labels_of(stream: str, items: int = 20_000, values: int = 30) -> np.ndarray:
-    random = np.random.default_rng(3)
-    share = 1 / np.arange(1, values + 1)
-    drawn = random.choice(values, items, p=share / share.sum())
-    if stream == "in blocks":
-        return drawn[: items // 16].repeat(16)
-    return np.sort(drawn) if stream == "sorted" else drawn
-
-
-@pytest.mark.parametrize(("stream", "at_most"), [("shuffled", 0.4), ("in blocks", 0.8), ("sorted", 1.01)])
-def test_batches_stray_less_than_behind_a_shuffle_buffer(stream: str, at_most: float) -> None:
-    labels = labels_of(stream)
-    rows = np.eye(labels.max() + 1)[labels]
-    shuffled = order(csr_matrix(rows), [0] * rows.shape[1], strategy="buffer", buffer=1024)
-    made = through(rows, np.zeros(rows.shape[1], int), np.array([1.0, 0.2]), 1024)
-    ours, theirs = batches_stray(np.array(made), labels), batches_stray(shuffled, labels)
-    assert ours.mean() < at_most * theirs.mean()
-    # The end of the stream is no heap of leftovers.
-    assert ours[-4:].max() < 1.1 * theirs.max()
-
-
-def test_lots_differ_by_seed_and_item() -> None:
-    lots = {int(order_buffer._lot(seed, number)) for seed in range(20) for number in range(200)}
-    assert len(lots) == 4000
 
 
 def test_parts_change_nothing_where_scores_are_equal_but_for_rounding() -> None:

@@ -32,9 +32,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "within_shard": [{"shards": 7}],
     "buffer": [{"buffer": 100}, {"buffer": 5_000}],
     "block_shuffle": [
-        {"block_strategy": "f2", "f2_lambda": 3.0},
-        {"block_strategy": "stratified", "within_cluster": "original"},
-        {"block_strategy": "bin_packing"},
+        {"block_strategy": "f2"},
+        {"block_strategy": "f3"},
     ],
 }
 """Beside the defaults, which every strategy is tried with."""

@@ -67,10 +67,3 @@ def test_what_is_held_out_stays_and_what_is_barred_never_comes(
         quota = min(np.floor(share * here.sum() + 0.5), here.sum() - 1)
         free = kept[here].sum() + (here & ~kept & ~barred).sum()
         assert chosen[here].sum() == max(kept[here].sum(), min(quota, free))
-
-
-def test_another_seed_holds_out_others() -> None:
-    ids, codes = corpus([2000], 3)
-    sets = [choose(ids, codes, 0.5, seed, none(codes), none(codes)) for seed in range(4)]
-    both = [np.mean(one & other) for one in sets for other in sets if one is not other]
-    assert np.allclose(both, 0.25, atol=0.04)

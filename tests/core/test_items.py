@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_divorder.core.order.items import (
-    COARSE_LENGTH_BINS,
     DOCUMENT_WEIGHT,
     design_effect,
     document_items,
@@ -14,10 +13,8 @@ from dagster_divorder.core.order.items import (
 from dagster_divorder.core.order.traits import ManyCodes
 from dagster_divorder.errors import InputError
 from tests.orders import order
-from tests.twins.metrics import distinct, window_variation
 
 TOKENS = np.array([4, 0, 10, 2])
-ONE_TRAIT = {"cluster": np.arange(5_000) % 7}
 TRAITS = {"cluster": np.array([1, 0, 1, 2], np.int32), "lang": np.array([0, 0, 1, 0], np.int32)}
 
 
@@ -56,20 +53,6 @@ def test_values_of_a_list_share_the_tokens():
     assert rows[:, made.groups == 2].tolist() == [[3, 0, 3], [0, 6, 0], [0, 2, 4]]
     assert rows[:, made.groups == 1].tolist() == [[5, 0], [0, 3], [10, 0]]
     assert sorted(order(made.counts, made.groups, weights=made.weights).tolist()) == [0, 1, 2]
-
-
-def test_lengths_have_coarse_bins_of_their_own():
-    made = document_items(np.arange(1, 1001), {"cluster": np.zeros(1000, int)})
-    coarse = made.counts[:, made.groups == 2].toarray() > 0
-    assert coarse.shape[1] == COARSE_LENGTH_BINS
-    assert coarse.sum(axis=1).tolist() == [1] * 1000
-    assert set(coarse.sum(axis=0)) <= {62, 63}
-
-
-def test_arrays_are_lean():
-    made = document_items(TOKENS, TRAITS)
-    assert made.counts.indices.dtype == made.counts.data.dtype == np.int32
-    assert document_items([2**31, 1], {"cluster": [0, 1]}).counts.data.dtype == np.int64
 
 
 def test_trillions_of_tokens_are_counted_exactly():
@@ -112,19 +95,6 @@ def test_any_within_orders_every_document_once(documents, within, seed):
     )
 
 
-def test_documents_weigh_more_as_within_rises_and_as_lengths_differ():
-    random = np.random.default_rng(0)
-    for sigma, least in ((0.0, 4.0), (1.0, 4.0 * np.e), (4.0, DOCUMENT_WEIGHT)):
-        tokens = np.ceil(random.lognormal(9.0, sigma, 5_000)).astype(np.int64)
-        weights = [
-            document_items(tokens, ONE_TRAIT, within=within).weights[1]
-            for within in (0.0, 0.25, 0.5, 0.75, 1.0)
-        ]
-        assert weights == sorted(weights)
-        assert weights[0] == pytest.approx(least, rel=0.2)
-        assert weights[-1] == DOCUMENT_WEIGHT
-
-
 def test_the_design_effect_of_equal_lengths_and_of_none_is_1():
     assert (
         design_effect(np.full(7, 3)) == design_effect(np.zeros(4, int)) == design_effect(np.zeros(0)) == 1.0
@@ -132,43 +102,7 @@ def test_the_design_effect_of_equal_lengths_and_of_none_is_1():
     assert design_effect(np.array([3, 0, 0])) == pytest.approx(3.0)
 
 
-TAILED = 8_000
 """Documents of heavy-tailed length, of 20 labels."""
-
-
-def tailed() -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(0)
-    tokens = np.ceil(random.lognormal(5.0, 1.2, TAILED)).astype(np.int64)
-    return tokens, random.choice(20, TAILED, p=random.dirichlet(np.full(20, 3.0)))
-
-
-def judged(ordered: np.ndarray) -> tuple[float, float, float]:
-    """(mean total variation in 65,536 tokens, labels in 2,048 tokens, how far a tenth's mean log length is from the
-    whole's at most, in standard errors)."""
-    tokens, label = tailed()
-    windows = window_variation(tokens[ordered], label[ordered], 20, 65_536)
-    logs = np.log(tokens)
-    scores = ((logs - logs.mean()) / logs.std())[ordered].reshape(10, -1)
-    topics = np.array(distinct(tokens[ordered], label[ordered], 2_048))
-    return windows.mean(), topics.mean(), np.abs(scores.mean(axis=1)).max() * (TAILED / 10) ** 0.5
-
-
-def test_windows_of_documents_near_the_mix_as_within_falls_and_lengths_do_not_drift():
-    tokens, label = tailed()
-    shuffled, shuffled_topics, _ = judged(np.random.default_rng(0).permutation(TAILED))
-    found = []
-    for within in (0.0, 0.5, 1.0):
-        made = document_items(tokens, {"label": label}, within=within)
-        windows, topics, drift = judged(order(made.counts, made.groups, weights=made.weights))
-        found.append(windows)
-        assert topics > 1.15 * shuffled_topics
-        assert drift < 4.0
-    assert found[0] < 0.95 * found[1] < 0.95 * 0.85 * found[2]
-    assert found[2] < 0.8 * shuffled
-    # Nearly sorted by length: its windows are near the mix, and it drifts.
-    by_share = judged(order(made.counts, made.groups, strategy="token_share_greedy"))
-    assert by_share[0] < found[0]
-    assert by_share[2] > 40.0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The mix: shares that sum up, limits that hold, whole records that follow the plan, and messages that help."""
 
-import itertools
 import math
 import re
 import tomllib
@@ -11,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.mix.mixing import (
-    CLOSE,
     POWERS,
     MixPlan,
     even_order,
     plan_mix,
+    plan_phases,
     times_of,
 )
 from dagster_divorder.errors import InputError
@@ -51,12 +50,6 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, total, repeats):
     # More of a value is never fewer tokens of it.
     by_size = plan.shares[np.argsort(plan.sizes, kind="stable")]
     assert (np.diff(by_size) >= -1e-12).all()
-
-
-@pytest.mark.parametrize("weights", [{"news": 1e308, "law": 1e308}, {"news": 5e-324, "law": 5e-324}], ids=str)
-def test_shares_have_no_size_that_they_must_not_have(weights):
-    plan = plan_mix(weights, SIZES, total_tokens=1000)
-    assert plan.tokens.tolist() == [500, 0, 500, 0]
 
 
 def test_quadrillions_of_tokens_sum_to_their_total():
@@ -182,9 +175,11 @@ def test_bad_input_is_refused_with_its_remedy(weights, options, said):
         plan_mix(weights, {**SIZES, "none": 0}, **options)
 
 
+@pytest.mark.filterwarnings("error")
 def test_nothing_to_mix_is_refused():
-    with pytest.raises(InputError, match="nothing to mix"):
-        plan_mix("natural", {"news": 0})
+    for call in (plan_mix, lambda weights, sizes: plan_phases([(None, weights)], sizes)):
+        with pytest.raises(InputError, match=r"nothing is left to train on.*expected some"):
+            call("natural", {"news": 0})
 
 
 records = st.lists(
@@ -202,17 +197,6 @@ def corpus(drawn: list[tuple[int, int]], seed: int = 0) -> tuple[np.ndarray, np.
 def realised(plan: MixPlan, tokens: np.ndarray, codes: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The tokens of each value in the stream."""
     return np.bincount(codes, tokens * times, len(plan.names)).astype(int)
-
-
-@given(drawn=records)
-def test_the_corpus_as_it_is_has_each_record_once(drawn):
-    tokens, codes, order, sizes = corpus(drawn)
-    assume(tokens.sum())
-    plan = plan_mix("natural", sizes)
-    times = times_of(plan, tokens, codes, order)
-    assert times.dtype == np.int32
-    assert times.tolist() == [1] * len(tokens)
-    assert realised(plan, tokens, codes, times).tolist() == plan.sizes.tolist()
 
 
 @given(
@@ -246,20 +230,6 @@ def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed
         assert (times[(codes == value) & (tokens == 0)] == (plan.epochs[value] > 0)).all()
 
 
-@given(drawn=records, total=st.integers(1, 50_000), further=st.integers(0, 50_000))
-def test_more_tokens_are_no_fewer_of_any_value_but_for_a_document(drawn, total, further):
-    tokens, codes, order, sizes = corpus(drawn)
-    assume(tokens.sum() > 0)
-    # Of every value half or more, so that there is something of each.
-    total += int(tokens.sum()) // 2
-    less, more = (
-        realised(plan, tokens, codes, times_of(plan, tokens, codes, order))
-        for plan in (plan_mix("natural", sizes, total_tokens=some) for some in (total, total + further))
-    )
-    # And a token, by which a plan may round otherwise.
-    assert (more >= less - tokens.max() - 1).all()
-
-
 def plan_of(tokens: int, size: int) -> MixPlan:
     return plan_mix({"one": 1}, {"one": size}, total_tokens=tokens)
 
@@ -272,44 +242,9 @@ def test_the_first_of_the_order_come_once_more_and_what_is_too_long_is_passed_ov
     assert times.tolist() == [2, 1, 1, 2, 1]
 
 
-@pytest.mark.parametrize(("planned", "times"), [(400, [0, 1, 1]), (503, [1, 1, 1]), (1400, [1, 2, 2])])
-def test_one_document_that_is_nearly_all(planned, times):
-    tokens = np.array([1000, 1, 1])
-    made = times_of(plan_of(planned, 1002), tokens, np.zeros(3, int), np.arange(3))
-    assert (
-        abs((made @ tokens) - planned)
-        <= min(abs(np.dot(some, tokens) - planned) for some in itertools.product(range(3), repeat=3)) + 2
-    )
-    assert made.tolist() == times
-
-
-def test_records_of_what_is_left_out_do_not_come():
-    tokens, codes = np.array([5, 0, 7, 0]), np.array([0, 0, 1, 1])
-    plan = plan_mix({"a": 1.0}, {"a": 5, "b": 7})
-    assert times_of(plan, tokens, codes, np.arange(4)).tolist() == [1, 1, 0, 0]
-
-
 def test_a_plan_below_every_record_is_refused():
     with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
         times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))
-
-
-@given(
-    lengths=st.lists(st.integers(1, 60) | st.integers(1, 4000), min_size=1, max_size=11), part=st.floats(0, 1)
-)
-@settings(max_examples=examples(200), deadline=None)
-def test_a_share_is_met_as_nearly_as_any_choice_meets_it_from_below(lengths, part):
-    wanted = max(min(lengths), int(part * sum(lengths)))
-    nearest = min(
-        wanted - total
-        for inside in itertools.product((0, 1), repeat=len(lengths))
-        if (total := int(np.dot(inside, lengths))) <= wanted
-    )
-    tokens = np.array(lengths)
-    times = times_of(
-        plan_of(wanted, sum(lengths)), tokens, np.zeros(len(tokens), int), np.arange(len(tokens))
-    )
-    assert abs(times @ tokens - wanted) <= max(nearest, CLOSE * wanted)
 
 
 def test_a_source_with_a_book_that_is_much_of_it_has_its_share():
@@ -398,15 +333,3 @@ def test_the_even_order_does_not_depend_on_that_of_the_records(seed, records):
     moved = np.random.default_rng(seed).permutation(records)
     order = even_order(values, draws)
     assert moved[even_order([of[moved] for of in values], draws[moved])].tolist() == order.tolist()
-
-
-def test_added_records_change_the_part_of_a_source_by_about_as_many():
-    values, draws, (source, _, _) = drawn_traits(3030)
-
-    def half(count: int) -> set[int]:
-        order = even_order([of[:count] for of in values], draws[:count])
-        mine = [order[source[order] == value] for value in range(3)]
-        return {int(record) for of in mine for record in of[: len(of) // 2]}
-
-    before, after = half(3000), half(3030)
-    assert len(before - after) + len({record for record in after if record < 3000} - before) <= 45

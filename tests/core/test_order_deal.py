@@ -95,20 +95,6 @@ def test_each_text_goes_where_the_seams_then_stray_least(
         placed += went
 
 
-@pytest.mark.parametrize("shares", [[0.7, 0.3], [1, 2, 3, 4]], ids=str)
-def test_parts_of_unequal_shares_have_these_of_the_tokens_of_every_value(shares: list[float]) -> None:
-    traits, asked = skewed(8_000), np.array(shares) / sum(shares)
-    part = deal(traits, WEIGHTS, shares)
-    assert np.bincount(part, traits.tokens) / traits.tokens.sum() == pytest.approx(asked, abs=1e-3)
-    for codes in traits.codes.values():
-        held = np.zeros((codes.max() + 1, len(shares)))
-        np.add.at(held, (codes, part), traits.tokens)
-        longest = np.zeros(len(held))
-        np.maximum.at(longest, codes, traits.tokens)
-        off = np.abs(held - held.sum(axis=1, keepdims=True) * asked).max(axis=1)
-        assert (off <= 1.5 * longest).all()
-
-
 def off_at_seams(traits: Traits, of: np.ndarray, parts: int) -> float:
     """Mean L2 deviation of the prefixes that end with a part, in tokens."""
     found = []

@@ -110,51 +110,6 @@ def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     assert fast.tolist() == slow
 
 
-def test_a_pool_of_several_blocks_equals_its_dense_twin():
-    random = np.random.default_rng(0)
-    groups, weights = np.array([0, 0, 0, 1, 1], np.int32), np.array([1.0, 3.0])
-    rows = random.lognormal(size=(900, 5))
-    arguments = rows_of(rows, groups, weights)
-    queue = random.permutation(900)
-    fast = order_greedy.best_of_pool(
-        queue,
-        arguments,
-        slow_order.share_of(rows.sum(axis=0), groups),
-        order_greedy.classes_of(arguments, rows.sum(axis=0)),
-        np.zeros(5),
-        np.zeros(0),
-        3 * order_greedy.BLOCK,
-        1.0,
-        0,
-        60,
-    )
-    # The twin's first 60 steps hold for any 768 and more: both are topped up at the same steps.
-    a = slow_order.centred(rows, groups) * np.sqrt(weights)[groups]
-    deviation, held, coming, out = np.zeros(5), queue[:768].tolist(), queue[768:].tolist(), []
-    for _ in range(60):
-        best = min(held, key=lambda item: ((deviation + a[item]) ** 2).sum())
-        held.remove(best)
-        out.append(best)
-        deviation = deviation + a[best]
-    assert fast[:60].tolist() == out
-    assert sorted(fast[60:]) == sorted(held + coming)
-
-
-@given(
-    rows=st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=25),
-)
-@twin_test
-def test_f3_takes_a_best_item_however_many_tie(rows):
-    problem, groups = np.array(rows, np.float64), [0, 1, 0, 1]
-    centred = slow_order.centred(problem, groups)
-    left, deviation = set(range(len(rows))), np.zeros(4)
-    for item in order(csr_matrix(problem), groups, strategy="f3"):
-        squares = {one: ((deviation + centred[one]) ** 2).sum() for one in left}
-        assert squares[item] <= min(squares.values()) + 1e-9
-        left.remove(item)
-        deviation += centred[item]
-
-
 @pytest.mark.parametrize("strategy", ["f1", "f2", "f3"])
 @given(problem=rows_of_reals(), lambda_=st.sampled_from([0.0, 0.3, 1.0, 50.0]))
 @twin_test

@@ -8,7 +8,6 @@ from scipy.sparse import csr_matrix
 
 from tests.conftest import examples
 from tests.orders import order
-from tests.twins.metrics import window_variation
 
 laws = settings(max_examples=examples(25), deadline=None)
 
@@ -19,7 +18,7 @@ def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:
     return csr_matrix((np.ones(items, int), codes, np.arange(items + 1)), shape=(items, values)), [0] * values
 
 
-@pytest.mark.parametrize("strategy", [None, "f3", "stratified", "bin_packing"])
+@pytest.mark.parametrize("strategy", [None, "f1", "f3"])
 @given(items=st.integers(1, 300), batch=st.integers(1, 40), seed=st.integers(0, 3))
 @laws
 def test_block_shuffle_keeps_the_batches_of_the_other_strategy(strategy, items, batch, seed):
@@ -32,12 +31,6 @@ def test_block_shuffle_keeps_the_batches_of_the_other_strategy(strategy, items, 
     blocks = {tuple(other[i : i + batch]) for i in range(0, whole, batch)}
     assert {tuple(shuffled[i : i + batch]) for i in range(0, whole, batch)} == blocks
     assert shuffled[whole:] == other[whole:]
-
-
-def test_block_shuffle_moves_the_batches():
-    corpus = sorted_corpus(4096)
-    runs = [order(*corpus, strategy=name, batch=16).reshape(-1, 16) for name in ("balanced", "block_shuffle")]
-    assert (runs[0] == runs[1]).all(axis=1).mean() < 0.1
 
 
 @given(items=st.integers(1, 300), shards=st.integers(1, 40), seed=st.integers(0, 3))
@@ -55,15 +48,6 @@ def test_the_buffer_moves_no_item_far_forward(items, buffer, seed):
     assert sorted(made) == list(range(items)) and (made - np.arange(items) < buffer).all()
 
 
-@pytest.mark.parametrize("shards", [16, 64])
-def test_each_row_of_the_grid_takes_evenly_from_each_column(shards):
-    side = int(shards**0.5)
-    made = order(*sorted_corpus(4096, 1), strategy="grid_shuffle", shards=shards).reshape(side, -1)
-    columns = made * shards // 4096 % side
-    for row in columns:
-        assert np.bincount(row, minlength=side).tolist() == [4096 // shards] * side
-
-
 @pytest.mark.parametrize("shards", [1, 2, 3, 16, 61, 64, 1000])
 def test_the_grid_shuffle_brings_items_everywhere(shards):
     """The mean distance between place and item is that of a shuffle, a third of all, whatever the grid's shape."""
@@ -74,20 +58,3 @@ def test_the_grid_shuffle_brings_items_everywhere(shards):
         for seed in range(10)
     ]
     assert np.mean(moved) == pytest.approx(200, rel=0.06)
-
-
-def test_a_sorted_corpus_stays_sorted_within_shards_and_buffers():
-    """What TokenShard warns of: of 8 sources in blocks, a window of 256 items shows one or two."""
-    corpus = sorted_corpus(32_768)
-    codes = corpus[0].indices
-    options = {"within_shard": {"shards": 64}, "grid_shuffle": {"shards": 64}, "buffer": {"buffer": 1024}}
-    worst = {
-        name: window_variation(
-            np.ones(32_768, int), codes[order(*corpus, strategy=name, **options.get(name, {}))], 8, 256
-        ).mean()
-        for name in ("random", "within_shard", "buffer", "grid_shuffle", "balanced")
-    }
-    assert worst["within_shard"] > 0.85
-    assert worst["buffer"] > 0.7
-    assert worst["grid_shuffle"] < 1.1 * worst["random"] < 0.1
-    assert worst["balanced"] < 0.1 * worst["random"]

@@ -52,7 +52,6 @@ def test_parts_are_equal_and_copies_far_apart(records, most, least, seed):
         ({"most": 1}, 75),  # eight times the longest document, of 10 tokens
         # 2 parts a copy; nearly all copied texts have 6, one has 30.
         ({"most": 600, "copies": True}, 12),
-        ({"most": 600, "copies": True, "subsets": True}, 30),
         ({"most": 600, "copies": True, "steady": True}, 10),
     ],
 )

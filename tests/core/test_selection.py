@@ -11,7 +11,6 @@ from dagster_divorder.core.measure import vendi
 from dagster_divorder.core.measure.vendi import gram, spectrum
 from dagster_divorder.core.mix import selection
 from dagster_divorder.core.mix.selection import choose, diversity_gradient, log_root, semdedup, spokes
-from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.core.test_vendi import quick, seeds, unit
@@ -52,16 +51,6 @@ def test_no_step_goes_downhill_and_weights_are_shares(seed: int) -> None:
     assert found.weights.sum() == pytest.approx(1)
 
 
-@pytest.mark.slow
-def test_it_nears_the_maximum_at_the_rate_that_is_promised() -> None:
-    vectors, rows = clumped(0), np.arange(300)
-    maximum = spokes(vectors, rows, steps=300, tolerance=0).objective[-1]
-    gap = maximum - spokes(vectors, rows, steps=30, tolerance=0).objective
-    assert (gap[1:] <= np.log(300) / np.arange(1, 31)).all()
-    assert gap[-1] < 0.01 < gap[0]
-    assert len(spokes(vectors, rows, steps=30, tolerance=0.01).objective) < 12
-
-
 def test_what_is_chosen_is_more_diverse_than_at_random() -> None:
     vectors, rows = clumped(3), np.arange(300)
     ones = np.ones(300, int)
@@ -75,14 +64,6 @@ def test_what_is_chosen_is_more_diverse_than_at_random() -> None:
     # Of a part of the rows, in any order: those alone.
     some = np.arange(299, 0, -3)
     assert len(spokes(vectors, some).weights) == len(some)
-
-
-def test_the_bytes_are_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, rows = clumped(1, 1000), np.arange(1000)
-    monkeypatch.setattr(vendi, "BLOCK", 8 * 64)
-    several = spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()
-    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
-    assert (spokes(vectors, rows, steps=3).weights.tobytes(), semdedup(vectors, rows).tobytes()) == several
 
 
 def test_what_cannot_be_optimised_is_refused() -> None:
@@ -118,15 +99,3 @@ def test_semdedup_is_the_distance_to_those_before_in_the_cluster(monkeypatch: py
     assert (choose(apart, np.ones(296, int), 256)[:40] != choose(apart, np.ones(296, int), 256)[256:]).all()
     # In each cluster there is a first.
     assert 2 <= (apart == 2).sum() <= 4
-
-
-def test_semdedup_in_blocks_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "CLUSTER", 128)
-    vectors, rows = unit(7, 200, 6), np.arange(200)
-    whole = semdedup(vectors, rows)
-    distances = assign(vectors, fit(vectors, 1, centre=False))[1]
-    order = np.argsort(-distances, kind="stable")
-    near = vectors[order] @ vectors[order].T
-    for at in range(1, 200):
-        assert whole[order[at]] == pytest.approx(1 - near[at, :at].max(), abs=1e-5)
-    assert whole[order[0]] == 2

@@ -62,7 +62,7 @@ BY_HAND: dict[str, list[Any]] = {
             for name in ("", "\0", "nope", "text", "checked", "odd", "many", "const", "when", "x" * 999)
         ),
     ],
-    "order.separate_copies": [True, False, "subsets", "nope", 2],
+    "order.separate_copies": [True, False, "nope", 2],
     "curriculum.score": [
         *("", "\0", "score", "length", "difficulty"),
         *("checked", "const", "odd", "many", "when", "source", "text", "nope", "x" * 999),
@@ -70,7 +70,7 @@ BY_HAND: dict[str, list[Any]] = {
     "curriculum.path": ["", "\0", "/dev/null", "nowhere.parquet", "docs.jsonl", "s3://b/x.parquet"],
     "mixing.trait": [
         *("", "\0", "cluster", "length", "score", "nope", "const", "odd", "when", "checked"),
-        *([], ["source"], ["source", "score"], ["source", "source"], ["cluster", "checked"]),
+        *([], ["source"], ["source", "score"]),
     ],
     "mixing.weights": [
         *("natural", "uniform", "sqrt", "unimax", "nope", "", *REAL),
@@ -166,7 +166,7 @@ def fields() -> Iterator[tuple[str, list[Any]]]:
             continue
         for key, of in inner.model_fields.items():
             name = f"{section}.{key}"
-            by_hand = BY_HAND.get(name, [*ORDERS, "saw"] if key == "strategy" else None)
+            by_hand = BY_HAND.get(name, [*ORDERS, "fold"] if key == "strategy" else None)
             yield name, values_of(of.annotation) if by_hand is None else by_hand
 
 

@@ -59,7 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
         "clusters": {"k": 4},
         "selection": {"method": "random", "tokens": 3_000},
     },
-    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "length", "shape": "saw"}},
+    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "length", "shape": "zigzag"}},
     "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
 }
 """Settings that have, together, every stage."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Log, Silent
@@ -27,7 +22,7 @@ from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.extend import Beginning
-from tests.conftest import examples, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 64
@@ -39,7 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "best_fit": {"packing": {"method": "best_fit"}},
     "cluster_packed": {"packing": {"method": "cluster_packed"}},
     "none": {"packing": {"method": "none"}},
-    "pieces": {"packing": {"piece_tokens": 20, "end_of_text": True}},
+    "end of text": {"packing": {"end_of_text": True}},
     "copies": {"order": {"separate_copies": True}},
     "as read": {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}},
     "mixing": {"mixing": {"trait": "source", "weights": "sqrt"}, "input": {"source_field": "source"}},
@@ -130,43 +125,6 @@ def test_no_full_row_moves_in_any_number_of_appends(make: Make, tmp_path: Path, 
     failed.pop("curated_beats_shuffling", None)
     blocking = {check.name for stage in GRAPH.values() for check in stage.checks if check.blocking}
     assert not blocking & failed.keys(), failed
-
-
-@settings(max_examples=examples(3), deadline=None)
-@given(history=st.lists(st.integers(0, 30), min_size=1, max_size=4), seed=st.integers(0, 3))
-def test_histories(tmp_path_factory: pytest.TempPathFactory, history: list[int], seed: int) -> None:
-    folder = tmp_path_factory.mktemp("history")
-    records = random.Random(seed).sample(RECORDS, len(RECORDS))
-    outputs = []
-    for workers in (1, 2):
-        place = folder / str(workers)
-        place.mkdir()
-        chosen = Settings(
-            input={"paths": (str(folder / "docs.jsonl"),)},
-            store={"path": place / "store"},
-            output={"path": place / "out", "sidecars": ()},
-            exports={"path": place / "exports", "formats": ("parquet", "olmo")},
-            order={"append": "extend"},
-            sequence={"length": LENGTH, "batch": 4},
-            clusters={"k": 3},
-            advanced={"vocab_size": 512, "token_dims": 8},
-            engine={"workers": workers},
-        )
-        before, written, shown = (list[list[int]](), list[bytes]()), 30, []
-        for size in (0, *history):
-            written += size
-            write(folder, records[:written])
-            run_all(chosen, Silent())
-            now = rows(chosen), lines(chosen)
-            assert now[0][: len(full(before[0]))] == full(before[0])
-            assert now[1][: len(before[1])] == before[1]
-            assert sorted(now[1]) == sorted(orjson.dumps(record) for record in records[:written])
-            order = np.load(place / "out/order.npy")
-            assert np.array_equal(np.sort(order), np.arange(written))
-            before = now
-            shown.append(now)
-        outputs.append(shown)
-    assert outputs[0] == outputs[1]
 
 
 FORMATS = ("parquet", "ds", "mds", "litdata", "olmo", "megatron")
@@ -330,25 +288,6 @@ def test_what_is_edited_is_refused_and_a_whole_run_goes_on(make: Make, tmp_path:
     assert rows(chosen)[: len(full(last))] == full(last)
 
 
-def test_a_document_that_goes_and_one_that_comes_back(make: Make, tmp_path: Path) -> None:
-    chosen = make()
-    write(tmp_path, RECORDS[:FIRST])
-    run_all(chosen, Silent())
-    first = rows(chosen)
-    write(tmp_path, RECORDS[: FIRST + 10])
-    run_all(chosen, Silent())
-    extended = rows(chosen)
-    write(tmp_path, RECORDS[:FIRST])
-    with pytest.raises(InputError, match="10 of the 90 records of the last output"):
-        run_all(chosen, Silent())
-    write(tmp_path, [*RECORDS[10 : FIRST + 10], *RECORDS[:10]])
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(extended))] == full(extended), (
-        "records may stand in another order in the input"
-    )
-    assert full(first) == extended[: len(full(first))]
-
-
 def test_no_setting_and_no_refit_moves_what_is_written(make: Make, tmp_path: Path) -> None:
     chosen = make()
     write(tmp_path, RECORDS[:FIRST])
@@ -388,25 +327,3 @@ def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) ->
 def test_another_base_model_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is \"extend\""):
         Settings(order={"append": "extend"}).refitting("bins", "model")
-
-
-def test_duplicates_blank_lines_and_little_appends(make: Make, tmp_path: Path) -> None:
-    chosen = make()
-    write(tmp_path, RECORDS[:FIRST])
-    run_all(chosen, Silent())
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(b"\n\n")
-    run_all(chosen, Silent())
-    assert rows(chosen) == before
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(orjson.dumps({"text": "tiny"}) + b"\n")
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert sum(map(len, rows(chosen))) > sum(map(len, before))
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in RECORDS[:10])
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert len(lines(chosen)) == FIRST + 11

@@ -20,7 +20,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from dagster_divorder import run_all
-from dagster_divorder.chats.document import MARK, conversation_of
+from dagster_divorder.chats.document import conversation_of
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import END
@@ -35,7 +35,6 @@ from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.heldout import heldout_files, heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import load_times
-from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -155,40 +154,6 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
     assert_no_copy(set.union(*after.values()), trained(run, records))
 
 
-def test_a_source_that_comes_later_has_its_share_at_once(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(heldout={"documents": SHARE})
-    records = topic_records(30)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    before = texts_by_source(ran(settings))
-    records += [{**record, "source": "new"} for record in topic_records(5, start=100)]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    run = ran(settings)
-    after = texts_by_source(run)
-    assert len(after.pop("new")) == 2
-    assert all(texts <= after[source] for source, texts in before.items())
-    assert "no document of source new is held out" in run.receipt("heldout").figures["fitted"]
-
-
-def test_copies_of_a_document_that_is_gone_are_trained_on(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(heldout={"documents": SHARE})
-    records = topic_records(20)
-    records += [{**record, "text": record["text"].upper()} for record in records]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    run = ran(settings)
-    held = set.union(*texts_by_source(run).values())
-    twins = {text.upper() for text in held}
-    assert len(trained(run, records)) == len(records) - 2 * len(twins)
-    gone = min(text for text in held if not text.isupper() and text.upper() not in held)
-    left = [record for record in records if record["text"] != gone]
-    write_jsonl(tmp_path / "docs.jsonl", left)
-    run = ran(settings)
-    assert set.union(*texts_by_source(run).values()) == held - {gone}
-    assert gone.upper() in {record["text"] for record in trained(run, left)}
-    # It is held out again when it comes back.
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    assert set.union(*texts_by_source(ran(settings)).values()) == held
-
-
 @pytest.mark.parametrize("trait", ["cluster", "length", "score", "checked"])
 def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: Make, trait: str) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
@@ -197,23 +162,6 @@ def test_the_share_is_of_each_value_of_any_trait(tmp_path: Path, make_settings: 
     sizes = np.bincount(traits.codes[trait], minlength=len(traits.names[trait]))
     held = {source: len(texts) for source, texts in texts_by_source(run).items()}
     assert [held.get(name, 0) for name in traits.names[trait]] == np.floor(0.25 * sizes + 0.5).tolist()
-
-
-def test_a_value_that_other_bins_make_is_held_out_too(
-    tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [{"text": f"short {number}"} for number in range(12)]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    by_length = {"heldout": {"documents": 0.25}, "mixing": {"trait": "length"}}
-    settings = make_settings(**by_length)
-    assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
-    long = [{"text": f"long {number} {'sea ' * 40}"} for number in range(10)]
-    write_jsonl(tmp_path / "docs.jsonl", records + long)
-    assert len(set.union(*texts_by_source(ran(settings)).values())) == 3
-    # The corpus is the same, but its lengths are cut into bins anew.
-    monkeypatch.setattr(bin_edges, "BINS", 3)
-    run = ran(settings)
-    assert {len(text) > 40 for text in set.union(*texts_by_source(run).values())} == {False, True}
 
 
 def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
@@ -519,60 +467,6 @@ def test_what_leaves_out_held_out_documents_is_all_that_can(
             assert name in before or (name, frozen) == ("base_model", 100)
 
 
-def test_fits_stay_when_documents_join_what_is_held_out_and_are_made_again_with_its_settings(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    fits = ("base_model", "cluster_names")
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    first = ran(make_settings(heldout={"documents": SHARE}), "curated_output")
-    held, versions = len(heldout_ids(first)), [first.receipt(name).version for name in fits]
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(45))
-    settings = make_settings(heldout={"documents": SHARE}, refit={"clusters": "never"})
-    planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, settings).stages}
-    assert (planned["heldout"], planned["base_model"]) == ("all", "nothing")
-    grown = ran(settings, "curated_output")
-    assert len(heldout_ids(grown)) > held
-    assert [grown.receipt(name).version for name in fits] == versions
-    other = ran(make_settings(heldout={"documents": 0.3}, refit={"clusters": "never"}), "curated_output")
-    assert all(other.receipt(name).version != of for name, of in zip(fits, versions, strict=True))
-
-
-@pytest.mark.parametrize(
-    "heldout", [{"documents": SHARE}, {"documents": ["valid.jsonl"]}], ids=["share", "files"]
-)
-def test_the_base_model_of_consumed_tokens_stays_whatever_is_held_out(
-    tmp_path: Path, make_settings: Make, heldout: dict[str, Any]
-) -> None:
-    records = topic_records(25)
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    write_jsonl(tmp_path / "valid.jsonl", records[:2])
-    if isinstance(heldout["documents"], list):
-        heldout = {"documents": [str(tmp_path / "valid.jsonl")]}
-    for before in ({}, heldout):
-        first = ran(make_settings(heldout=before), "curated_output").receipt("base_model").version
-        frozen = make_settings(heldout=heldout, order={"frozen_tokens": 400})
-        for valid in (records[:2], records[30:32]):
-            write_jsonl(tmp_path / "valid.jsonl", valid)
-            run = ran(frozen, "curated_output")
-            assert run.receipt("base_model").version == first
-            assert {stage.scope for stage in make_plan(GRAPH, frozen).stages} == {"nothing"}
-        write_jsonl(tmp_path / "valid.jsonl", records[:2])
-
-
-def test_consumed_tokens_go_on_after_a_run_that_was_refused(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(25))
-    ran(make_settings(heldout={"documents": SHARE}), "curated_output")
-    settings = make_settings(
-        heldout={"documents": SHARE},
-        mixing={"trait": "cluster"},
-        order={"frozen_tokens": 400},
-    )
-    first = ran(settings, "curated_output").receipt("base_model").version
-    with pytest.raises(InputError, match=r"made with other settings \(the base model was another\)"):
-        ran(settings.model_copy(update={"seed": 1}), "curated_output")
-    assert ran(settings, "curated_output").receipt("base_model").version == first
-
-
 def test_a_corpus_that_is_all_held_out_is_refused(tmp_path: Path, make_settings: Make) -> None:
     records = topic_records(3)
     for name in ("docs", "valid"):
@@ -639,18 +533,3 @@ def test_conversations_are_held_out_as_the_model_reads_them(tmp_path: Path, make
         assert row["text"].endswith(f"assistant: {last}{END}")
         # Without a generation prompt a model writes the header, too.
         assert row["text"][span["first"] : span["last"]] == f"assistant: {last}{END}"
-
-
-def test_held_out_files_of_conversations_leave_out_equal_words(tmp_path: Path, make_settings: Make) -> None:
-    records = chat_records()
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    held = [{**records[3], "tools": [{"type": "function", "function": {"name": "f"}}]}]
-    write_jsonl(tmp_path / "valid.jsonl", held)
-    settings = make_settings(
-        input={"format": "messages"}, heldout={"documents": str(tmp_path / "valid.jsonl")}
-    )
-    run = ran(settings, "curated_output")
-    (row,) = heldout_table(run, load_heldout(run)).to_pylist()
-    assert orjson.loads(row["record"]) == held[0] and MARK not in row["text"]
-    (removed,) = map(orjson.loads, (settings.output.path / "heldout_removed.jsonl").read_bytes().splitlines())
-    assert removed["record"] == 3

@@ -14,13 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, where
-from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.mix.repeats import load_sources
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.torch import SequenceDataset
@@ -107,14 +106,6 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
 
 
-def test_numbers_that_are_not_whole_are_mixed_in_bins(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
-    run = ran(make_settings(mixing={"trait": "score", "weights": "sqrt"}), "repeats")
-    assert {source["value"].split()[0] for source in load_sources(run)} > {"below"}
-    run = ran(make_settings(mixing={"trait": "checked", "weights": {"true": 0.5, "false": 0.5}}), "repeats")
-    assert {source["value"] for source in load_sources(run)} == {"false", "true"}
-
-
 OPINIONS = (
     "order_beats_shuffling",
     "nothing_drifts",
@@ -162,16 +153,6 @@ def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None
     assert table.mixing.weights == {"web": 0.5}
     assert table.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
     assert load_settings(file, environ={"DIVORDER_MIXING__WEIGHTS": "sqrt"}).mixing.weights == "sqrt"
-
-
-def test_shares_that_do_not_sum_to_one_are_taken_in_proportion_and_said(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
-    notes: list[str] = []
-    settings = make_settings(mixing={"weights": {"sea.example": 3.0, "rail.example": 1.0}})
-    run_all(settings, Log(notes.append))
-    assert [note for note in notes if "mixing.weights" in note and "sea.example 0.75" in note]
 
 
 def sourced(first: int, count: int) -> list[dict[str, Any]]:

@@ -52,20 +52,6 @@ def computed(settings: Settings, stage: str) -> int:
     return int(open_run(settings).receipt(stage).figures["new_documents"])
 
 
-@pytest.mark.usefixtures("corpus")
-def test_a_field_inside_an_object_and_a_changed_value(make_settings: Make, tmp_path: Path) -> None:
-    settings = make_settings(curriculum={"score": "meta.score"})
-    first = run(settings)
-    assert scores_of(settings).tolist() == [record["meta"]["score"] for record in RECORDS]
-    assert run(settings).figures["new_documents"] == 0
-    changed = [{**RECORDS[0], "meta": {"score": 1000}}, *RECORDS[1:]]
-    write_jsonl(tmp_path / "docs.jsonl", changed)
-    second = run(settings)
-    assert scores_of(settings)[0] == second.figures["highest"] == 1000
-    assert second.version != first.version
-    assert computed(settings, "token_counts") == 1
-
-
 def write_scores(path: Path, key: str, keys: list[Any], scores: Any, name: str = "mine") -> Path:
     pq.write_table(pa.table({key: keys, name: scores}), path)
     return path
@@ -172,39 +158,6 @@ def test_rows_that_cannot_be_placed(
         run(make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path}))
 
 
-def test_rows_of_refused_and_deleted_records_are_counted_and_not_used(
-    corpus: Path, make_settings: Make, tmp_path: Path
-) -> None:
-    ids = [record["id"] for record in RECORDS]
-    path = write_scores(tmp_path / "scores.parquet", "id", ids, [float(at) for at in range(len(ids))])
-    write_jsonl(
-        corpus,
-        [{**record, "text": record["text"] if at != 7 else ""} for at, record in enumerate(RECORDS[:-1])],
-    )
-    settings = make_settings(
-        input={"id_field": "id", "max_reject_share": 0.5}, curriculum={"score": "mine", "path": path}
-    )
-    notes: list[str] = []
-    assert run(settings, notes).figures["missing"] == 0
-    assert scores_of(settings).tolist() == [float(at) for at in range(len(ids) - 1) if at != 7]
-    assert any(note.endswith("that belong to no record and are not used: 2") for note in notes)
-
-
-@pytest.mark.parametrize("rows", [-1, 0])
-def test_row_numbers_are_refused_where_refused_records_could_shift_them(
-    rows: int, corpus: Path, make_settings: Make, tmp_path: Path
-) -> None:
-    """A row for each accepted record, as one for each line but the last looks; and a row for each line."""
-    write_jsonl(
-        corpus, [{**record, "text": record["text"] if at != 7 else ""} for at, record in enumerate(RECORDS)]
-    )
-    numbers = list(range(len(RECORDS) + rows))
-    path = write_scores(tmp_path / "scores.parquet", "row", numbers, [float(row) for row in numbers])
-    settings = make_settings(input={"max_reject_share": 0.5}, curriculum={"score": "mine", "path": path})
-    with pytest.raises(InputError, match=r"the input has 120, or 121 with the refused ones"):
-        run(settings)
-
-
 def test_no_file_of_scores(corpus: Path, make_settings: Make) -> None:
     for path, said in ((corpus.with_name("gone.parquet"), "does not exist"), (corpus, "is no .parquet file")):
         with pytest.raises(
@@ -233,34 +186,6 @@ def test_fields_that_hold_no_numbers_are_refused_before_the_first_stage(
     with pytest.raises(InputError, match=re.escape(f"curriculum.score: {said}")):
         make_plan(GRAPH, settings)
     assert not list(settings.store.path.glob("*/*"))
-
-
-@pytest.mark.parametrize(
-    ("late", "said"),
-    [
-        ("n/a", r"field 'q' is 'n/a' in record 110, counted from 0; expected a number, or null"),
-        ("0.5", r"field 'q' holds numbers as text"),
-        (False, r"field 'q' is 'false' in record 110"),
-    ],
-)
-def test_a_value_far_into_the_input_that_is_no_number(
-    late: Any, said: str, make_settings: Make, tmp_path: Path
-) -> None:
-    records = [{"text": record["text"], "q": at} for at, record in enumerate(topic_records(30))]
-    records[110]["q"] = late
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    with pytest.raises(InputError, match=said):
-        run(make_settings(curriculum={"score": "q"}))
-
-
-@pytest.mark.usefixtures("corpus")
-def test_a_field_that_does_not_exist_is_named_with_the_nearest(make_settings: Make) -> None:
-    for score, nearest in (("qualty", "quality"), ("meta.scor", "meta.score")):
-        with pytest.raises(
-            InputError,
-            match=rf"no record has the field '{score}'.*curriculum\.score.*did you mean '{nearest}'",
-        ):
-            make_plan(GRAPH, make_settings(curriculum={"score": score}))
 
 
 def run_on(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
-from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.packing import METHODS, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
@@ -79,9 +79,7 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
 
 
-@pytest.mark.parametrize(
-    "packing", [{"method": "concat"}, {"method": "best_fit"}, {"piece_tokens": 20}], ids=str
-)
+@pytest.mark.parametrize("packing", [{"method": "concat"}, {"method": "best_fit"}], ids=str)
 def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
     settings = make_settings(sequence={"length": LENGTH}, packing=packing)
     packed, orders = run(settings, "curated_output")
@@ -173,69 +171,22 @@ def test_the_beginning_of_another_sequence_length_is_refused(corpus: Path, make_
         run(make_settings(sequence={"length": 64}, order={"frozen_tokens": 100}))
 
 
-def test_the_beginning_of_documents_with_other_ends_is_refused(corpus: Path, make_settings: Make) -> None:
-    """Of sequences that hold end-of-text tokens; without these no document has as many tokens."""
-    for had, has in ((True, False), (False, True)):
-        options = {"sequence": {"length": 64}, "order": {"frozen_tokens": 0}}
-        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
-        options["order"] = {"frozen_tokens": 200}
-        said = f"packing.end_of_text was {str(had).lower()}, is {str(has).lower()}"
-        with pytest.raises(InputError, match=said):
-            run(make_settings(**options, packing={"end_of_text": has}))
-        run(make_settings(**options, packing={"end_of_text": had}), "curated_output")
-
-
-def test_what_is_kept_is_of_the_published_plan(corpus: Path, make_settings: Make) -> None:
-    """Sequences too: the same documents in the same order may have been trained on in other sequences since."""
-    first = {"length": LENGTH}
-    run(make_settings(sequence=first), "curated_output")
-    run(make_settings(sequence=first, order={"frozen_tokens": 500}), "curated_output")
-    other = {"length": LENGTH, "strategy": "random"}
-    packed, orders = run(make_settings(sequence=other), "curated_output")
-    kept, kept_orders = run(make_settings(sequence=other, order={"frozen_tokens": 500}))
-    sequences = -(-500 // LENGTH)
-    assert [held(packed, s) for s in orders[0][:sequences]] == [
-        held(kept, s) for s in kept_orders[0][:sequences]
-    ]
-
-
-def test_a_plan_that_changes_under_the_same_order_is_written(corpus: Path, make_settings: Make) -> None:
-    as_packed = {"length": LENGTH, "strategy": "original"}
-    _, before = run(make_settings(sequence=as_packed), "curated_output")
-    settings = make_settings(sequence=as_packed, packing={"method": "cluster_packed"})
-    packed, orders = run(settings, "curated_output")
-    assert np.array_equal(orders, before)
-    table = pq.read_table(settings.output.path / "packed_sequences.parquet")
-    assert table["document"].to_pylist() == packed.document.tolist()
-
-
 @pytest.mark.parametrize("frozen", [0, 200])
-@pytest.mark.parametrize(
-    ("packing", "how"),
-    [
-        ({"method": "concat"}, "subsets"),
-        ({"method": "best_fit"}, True),
-        ({"method": "best_fit"}, "subsets"),
-        ({"method": "cluster_packed"}, True),
-        ({"method": "concat", "piece_tokens": 20}, True),
-        ({"method": "none"}, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("method", METHODS)
 def test_copies_go_to_different_sections_and_sequences(
-    corpus: Path, make_settings: Make, packing: dict[str, Any], how: bool | str, frozen: int
+    corpus: Path, make_settings: Make, method: str, frozen: int
 ) -> None:
     records = topic_records(240)
     write_jsonl(corpus, records + records[::4] + records[7:9] * 6)
-    sections = {"packing": packing, "sequence": {"length": LENGTH, "batch": 8, "epochs": 2}}
+    sections = {"packing": {"method": method}, "sequence": {"length": LENGTH, "batch": 8, "epochs": 2}}
     run(make_settings(**sections), *(["curated_output"] if frozen else []))
-    settings = make_settings(**sections, order={"separate_copies": how, "frozen_tokens": frozen * LENGTH})
+    settings = make_settings(**sections, order={"separate_copies": True, "frozen_tokens": frozen * LENGTH})
     packed, _ = run(settings)
     left = open_run(settings)
     texts, made = left.copies, load_sections(left)
     figures = left.receipt("sequence_order").figures["copies"]
     parts = len(made.stretch)
-    assert parts == np.bincount(texts[made.items]).max() if how == "subsets" else parts >= 4
+    assert parts >= 4
     times = np.bincount(texts[made.items])
     for first, last in pairwise(made.bounds):
         here = np.bincount(texts[made.items[first:last]], minlength=len(times))
@@ -244,7 +195,7 @@ def test_copies_go_to_different_sections_and_sequences(
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     begun = [*zip(sequence[begins].tolist(), texts[packed.document[begins]].tolist(), strict=True)]
     new = [pair for pair in begun if pair[0] >= frozen]
-    if packing["method"] == "best_fit" or (how == "subsets" and not frozen):
+    if method == "best_fit":
         assert len(set(new)) == len(new)
         assert figures["together"] == 0 or frozen
     assert figures["copies"] == len(texts) - len(set(texts.tolist()))

@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder import load_results, run_all
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -21,15 +21,12 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
-from dagster_divorder.stages.text import quality_scores
-from dagster_divorder.summary import summarise
 from tests.conftest import topic_records, write_jsonl
 from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
 TOKENS = 600
-TABLES = (load_choices, load_groups)
 
 
 @pytest.fixture
@@ -94,19 +91,6 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     findings = run_checks(GRAPH, settings)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
-
-
-@pytest.mark.slow
-def test_tables_of_the_choice_and_its_diversity_are_in_the_summary_and_the_report(
-    corpus: Path, make_settings: Make
-) -> None:
-    settings = selecting(make_settings, corpus, tokens=TOKENS)
-    run = ran(settings, "ordering_report", "set_diversity")
-    page = (settings.output.path / "ordering_report.html").read_text()
-    for shown in (str(summarise(settings, details=True)), page.partition("Subset selection</h2>")[2]):
-        assert all(row["choice"] in shown for row in load_choices(run))
-        scores = [row["vendi"] for load in TABLES for row in load(run)]
-        assert len(scores) > 8 and all(f"{score:.4g}" in shown for score in scores)
 
 
 @pytest.mark.slow
@@ -180,12 +164,6 @@ def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings
     assert chosen.weight.iloc[-1] == 0
 
 
-def test_without_a_method_the_stage_is_not_there(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings(input={"paths": [str(corpus)]})
-    assert {"subset_selection", "repeats"}.isdisjoint(GRAPH.upstream(settings))
-    assert not settings.repeats
-
-
 @pytest.mark.parametrize("method", ["random", "quality", "semdedup", "spokes"])
 def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_settings: Make) -> None:
     settings = selecting(make_settings, corpus, method=method, tokens=900, quality="good")
@@ -217,19 +195,6 @@ def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tm
     with corpus.open("ab") as file:
         file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
     assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
-
-
-def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
-    corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quality_scores, "call_on_a_worker", lambda run, read: "cuda")
-    folder = save_classifier(tmp_path / "classifier", 1)
-    settings = selecting(make_settings, corpus, method="quality", tokens=TOKENS, quality=str(folder))
-    run_stage("raw_docs", settings, Silent())
-    run = open_run(settings)
-    stage = quality_scores.QUALITY_SCORES
-    assert stage.needs(run, [])["gpus"] == 1
-    assert stage.compute(run).args[-1] == "cuda"
 
 
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:

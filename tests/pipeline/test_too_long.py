@@ -20,14 +20,13 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed
 from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import verify
-from tests.conftest import topic_records, topic_text, write_jsonl
+from tests.conftest import topic_text, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 96
@@ -113,7 +112,6 @@ def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
         "id": chats()[first]["id"],
         "tokens": tokens[first],
         "left out": tokens[first] - LENGTH,
-        "what happened": "end left out",
     }
     assert "that are left out on purpose" in passes(run)
 
@@ -129,18 +127,6 @@ def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
     assert 'set packing.too_long to "truncate"' in text
     run = packed(make({"method": "best_fit", "too_long": "error"}, sequence={"length": 2000}))
     assert load_packed(run).length.sum() == tokens_of(run).sum()
-
-
-def test_a_document_with_an_end_of_text_token_loses_it_first(make_settings: Make, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    lengths = tokens_of(packed(make_settings()))
-    length = int(np.sort(lengths)[len(lengths) // 2])
-    packing = {"method": "none", "end_of_text": True, "too_long": "truncate"}
-    run = packed(make_settings(packing=packing, sequence={"length": length}))
-    plan = load_packed(run)
-    assert plan.length[np.argsort(plan.document)].tolist() == np.minimum(lengths + 1, length).tolist()
-    assert run.receipt("packed_sequences").figures["too_long_documents"] == (lengths + 1 > length).sum()
-    passes(run)
 
 
 @PLANS
@@ -160,7 +146,8 @@ def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, meth
     figures = run.receipt("packed_sequences").figures
     assert figures["untrained_documents"] == (~trained).sum()
     assert figures["untrained_tokens_left_out"] == kept[~trained].sum()
-    assert run.rows("packed_sequences", "left_out")[-1]["what happened"] == "no trained token: left out"
+    last = run.rows("packed_sequences", "left_out")[-1]
+    assert last["left out"] == last["tokens"]
     assert f"{figures['untrained_documents']:,} records" in left_out_lines(figures, "truncate")[-1]
     if method != "concat":
         assert figures["untrained_sequences"] == 0
@@ -185,18 +172,6 @@ def test_parts_of_a_cut_prompt_make_no_sequence(make: Make, corpus: Path) -> Non
     passes(laid)
 
 
-def test_another_rule_behind_a_consumed_beginning(make: Make) -> None:
-    """What was consumed of a record counts as its tokens; the rest follows the new rule."""
-    packed(make({"method": "concat", "too_long": "cut"}), "curated_output")
-    frozen = {"frozen_tokens": 25 * LENGTH}
-    run = packed(make({"method": "best_fit", "too_long": "truncate"}, order=frozen))
-    plan, tokens = load_packed(run), tokens_of(run)
-    later = np.repeat(np.arange(len(plan)), np.diff(plan.indptr)) >= 25
-    assert ((plan.start + plan.length)[later] <= LENGTH).all()
-    assert (np.bincount(plan.document, plan.length, len(tokens)) <= np.maximum(tokens, LENGTH)).all()
-    passes(run)
-
-
 def test_nothing_left_to_train_on_is_refused(make: Make) -> None:
     with pytest.raises(
         InputError, match="packing leaves out all 123 records: 123 are longer than a sequence of 8"
@@ -219,8 +194,6 @@ def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -
             r"packing.method is 'best_fit', but pairs of an input .* set packing.method",
         ),
         ({"too_long": "cut"}, "packing.too_long is 'cut'"),
-        ({"too_long": "split_turns"}, "packing.too_long is 'split_turns'"),
-        ({"piece_tokens": 9}, "packing.piece_tokens is 9"),
     ):
         with pytest.raises(ValueError, match=message):
             make_settings(input=named, packing=packing)
@@ -244,7 +217,7 @@ def curated(settings: Settings) -> list[str]:
     return [orjson.loads(line)["id"] for line in lines]
 
 
-@pytest.mark.parametrize("too_long", ["truncate", "drop", "split_turns", "cut"])
+@pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
 def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Make, too_long: str) -> None:
     settings = make({"method": "none", "too_long": too_long}, sequence={"epochs": 2, "batch": 4})
     run_all(settings, Silent())
@@ -273,26 +246,11 @@ def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Ma
     ]["worst"]  # fmt: skip
 
 
-def test_packed_records_stay_in_the_order_of_the_documents(make: Make) -> None:
-    """Whole documents for tools that pack themselves; what is in no sequence is not there either."""
-    settings = make({"method": "best_fit", "too_long": "drop"})
-    run_all(settings, Silent())
-    run, ids = open_run(settings), np.array([record["id"] for record in chats()])
-    kept = [item for item in load_order(run).tolist() if tokens_of(run)[item] <= LENGTH]
-    assert curated(settings) == ids[kept].tolist()
-    assert CURATED_OUTPUT.checks[0].check(run).passed
-    # A record that should not be there is noticed.
-    (settings.output.path / "curated.jsonl").write_bytes(
-        (settings.output.path / "curated.jsonl").read_bytes() + orjson.dumps(chats()[2]) + b"\n"
-    )
-    assert not CURATED_OUTPUT.checks[0].check(run).passed
-
-
 def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:
     settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
     text = str(run_command(settings, details=True))
     assert "left_out_records (packed_sequences)" in text
-    assert re.search(r"sea-3 +\d+ +\d+ +too long: left out", text)
+    assert re.search(r"sea-3 +(\d+) +\1", text)
     assert "Records in the order of training, for tools that do not pack: " in text
     assert "If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(

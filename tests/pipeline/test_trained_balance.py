@@ -14,7 +14,6 @@ from numpy.testing import assert_array_equal
 
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -84,7 +83,6 @@ def trained_places(left: Run) -> list[np.ndarray]:
         {"method": "best_fit"},
         {"method": "none"},
         {"method": "concat", "end_of_text": True},
-        {"method": "concat", "piece_tokens": 30},
     ],
     ids=lambda packing: "-".join(map(str, packing.values())),
 )
@@ -143,15 +141,6 @@ def test_turns_and_lengths_are_traits(
     assert_array_equal(answers, [places.sum() for places in trained_places(left)])
 
 
-def test_answers_are_counted_where_all_is_trained_on(make_settings: Make, corpus: Path) -> None:
-    """Else the prompt of every conversation were empty."""
-    left = run(settings_of(make_settings, chats={"train_on": "all"}))
-    assert load_loss_mask(left) is None
-    answers, tokens = answer_tokens(left), load_traits(left).tokens
-    assert_array_equal(load_traits(left).counted, tokens)
-    assert ((answers > 0) & (answers < tokens)).all()
-
-
 @pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
 def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Path, too_long: str) -> None:
     """Neither of a record in the order of documents and in mixes, nor in the measures of any order."""
@@ -164,18 +153,6 @@ def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Pat
     assert (traits.counted.sum() < trained_tokens(left).sum()) == (too_long != "cut")
     assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(left.view)))
     assert {figures["tokens"] for figures in load_metrics(left).values()} == {of_plan.sum()}
-
-
-def test_fields_of_texts_keep_such_names(make_settings: Make, tmp_path: Path) -> None:
-    records = [
-        {"text": topic_text(TOPIC_NAMES[number % 4], number, 20), "turns": f"kind {number % 2}"}
-        for number in range(60)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    left = run(make_settings(order={"traits": {"turns": 1.0}}))
-    assert set(load_traits(left).names["turns"]) == {"kind 0", "kind 1"}
-    with pytest.raises(InputError, match="no record has the field 'prompt_length'"):
-        run(make_settings(order={"traits": {"prompt_length": 1.0}}))
 
 
 def test_a_conversation_without_trained_tokens_breaks_nothing(make_settings: Make, tmp_path: Path) -> None:

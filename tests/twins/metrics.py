@@ -19,14 +19,6 @@ def distinct(tokens: Ints, codes: Ints, window: int) -> list[int]:
     return [len(np.unique(inside)) for inside in token_windows(tokens, codes, window)]
 
 
-def window_variation(tokens: Ints, codes: Ints, n_values: int, window: int) -> Floats:
-    """Total variation of the full windows from the whole."""
-    share = np.bincount(codes, tokens, n_values) / tokens.sum()
-    full = [inside for inside in token_windows(tokens, codes, window) if len(inside) == window]
-    counts = np.array([np.bincount(inside, minlength=n_values) for inside in full]).reshape(-1, n_values)
-    return np.asarray(0.5 * np.abs(counts / window - share).sum(axis=1))
-
-
 def token_gaps(sequences: Sequence[Ints], stretch: Sequence[int], n_values: int) -> list[Floats]:
     """By how much every token of each sequence differs from the mix of its stretch, (tokens, J) each; windows add up.
     sequences: the trait value of each token."""

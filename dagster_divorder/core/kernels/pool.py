@@ -1,6 +1,6 @@
-"""Hot loops over bags of tokens and over vectors of such bags.
+"""Hot loops over bags of tokens and over vectors of documents.
 
-Letters: N documents, D dims, K clusters, V vocabulary, T tokens, P pieces of text, C context tokens.
+Letters: N documents, n vectors, C components, D dims, K clusters, V vocabulary, T tokens.
 
 Guarantee: one thread computes an output row, in an order that depends only on that row's input. So its bytes are the
 same however rows are divided among calls and threads. The callers hand out row ranges; the GIL is released.
@@ -144,3 +144,36 @@ def nearest(
         scale = length * lengths[label]
         distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0
     return -1
+
+
+@kernel
+def project_rows(
+    vectors: Singles, first: int, last: int, mean: Doubles, axes: Doubles, projected: Singles
+) -> None:
+    """projected[i] = y / |y| with y_c = sum_d (x_id - mean_d) axes[d, c].
+
+    Reads vectors (n, D), mean (D,), axes (D, C); writes rows [first, last) of projected (n, C). A row whose distance to
+    the mean on these axes is below NO_DIRECTION of the mean's length becomes zero; NaN and infinity become NaN. O(D C)
+    a row.
+    """
+    dims, components = axes.shape
+    total = np.empty(components)
+    mean_size = 0.0
+    for i in range(dims):
+        mean_size += mean[i] * mean[i]
+    mean_size = np.sqrt(mean_size)
+    for row in range(first, last):
+        total[:] = 0.0
+        for i in range(dims):
+            x = np.float64(vectors[row, i]) - mean[i]
+            for c in range(components):
+                total[c] += x * axes[i, c]
+        square = 0.0
+        for c in range(components):
+            square += total[c] * total[c]
+        length = np.sqrt(square)
+        if length <= NO_DIRECTION * mean_size:
+            projected[row] = 0.0
+        else:
+            for c in range(components):
+                projected[row, c] = total[c] / length

@@ -16,13 +16,12 @@ w_k = 1 for `unimax`. If a limit binds, the other rules raise an error that name
 Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
 records occur at least as often as they were read, and count first.
 Guarantee: the part's tokens differ from the plan by at most half the shortest record left out. If that is more than
-CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the rest; the
-part is then the nearest from below that records allow, or within CLOSE.
+CLOSE of the plan (long books, say), the longest records are chosen first.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
-Known weakness: a value of few long records may miss its plan. Books that fill up a share are chosen without regard to
-their clusters.
+Known weakness: a value of few long records may miss its plan, and books that fill up a share are chosen without regard
+to their clusters.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.mix.first_fit import first_fit
 from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -52,11 +50,7 @@ MOST_NAMED = 20
 """Most values that a message names."""
 
 CLOSE = 0.005
-"""Relative error of a value's tokens above which its longest records are decided first. With a smaller value, shares
-are nearer to the plan, but fewer records are chosen along the order."""
-
-SUMS, MOST_LONG = 1 << 18, 200
-"""SUMS: resolution of the sums of long records. MOST_LONG: long records tried beyond the first choice."""
+"""Relative error of a value's tokens above which its longest records are chosen first."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""
@@ -94,12 +88,7 @@ def plan_mix(
     Raises:
         InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
     """
-    read = np.zeros(len(sizes), np.int64) if read is None else read
-    names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
-    if not available.sum():
-        raise InputError(
-            "mixing.weights has nothing to mix: the records that may be trained on have no tokens"
-        )
+    names, available, read = _values(sizes, read)
     if max_repeats is not None and not max_repeats > 0:
         raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
     if total_tokens is not None and total_tokens < 1:
@@ -152,8 +141,7 @@ def plan_phases(
     weights, as in `plan_mix`). Tokens that are `read` fill the first phases; the rest of a phase has its shares.
     Other arguments and errors: as in `plan_mix`, with max_repeats over all phases.
     """
-    names, available = tuple(sizes), np.array(list(sizes.values()), np.int64)
-    so_far = np.zeros(len(names), np.int64) if read is None else read
+    names, available, so_far = _values(sizes, read)
     if total_tokens is None:
         weighed = [_weights(weights, names, available, max_repeats) > 0 for _, weights in phases]
         total_tokens = int(available[np.logical_or.reduce(weighed)].sum())
@@ -177,6 +165,18 @@ def plan_phases(
     assert plan is not None
     shares = so_far / max(1, int(so_far.sum()))
     return replace(plan, shares=shares), np.column_stack(quotas).astype(np.float64)
+
+
+def _values(sizes: Mapping[str, int], read: Ints | None) -> tuple[tuple[str, ...], Ints, Ints]:
+    """(names, available tokens, tokens that are read) of the values."""
+    available = np.array(list(sizes.values()), np.int64)
+    if not available.sum():
+        raise InputError(
+            "nothing is left to train on: records that are not held out, cut or left out by a selection have no "
+            "trained tokens; expected some: leave out fewer records, or raise sequence.length, or set "
+            'chats.train_on = "all"'
+        )
+    return tuple(sizes), available, np.zeros(len(sizes), np.int64) if read is None else read
 
 
 def times_of(
@@ -231,60 +231,23 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[n
 
 
 def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
-    """Records whose `lengths`, int64 (n,), sum nearest to `wanted`, bool (n,): first fit, then the shortest of the
-    others if it brings the sum nearer. If that misses by more than CLOSE, the longest records are decided first."""
-    chosen = first_fit(lengths, wanted)
-    off = _add_the_shortest(chosen, lengths, wanted)
-    if off > CLOSE * wanted and wanted < lengths.sum():
-        other = _longest_first(lengths, wanted, chosen)
-        if _add_the_shortest(other, lengths, wanted) < off:
-            return other
-    return chosen
-
-
-def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> int:
-    """Adds the shortest record that is not chosen if the sum is nearer with it; returns how far the sum is off."""
-    short = wanted - int(lengths.sum(where=chosen))
-    if chosen.all() or short <= 0:
-        return abs(short)
-    shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
-    chosen[shortest] = lengths[shortest] < 2 * short
-    return abs(wanted - int(lengths.sum(where=chosen)))
-
-
-def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """As `_nearest`, but decides records longer than CLOSE * wanted first, longest first. Each keeps its state in
-    `chosen` if shorter records can still fill the rest; else its state changes. Then short records are chosen again.
-
-    The possible sums of long records are a bit set of at most SUMS units; a length is rounded up to whole units.
-    """
-    is_long = lengths > CLOSE * wanted
-    left_out = np.flatnonzero(is_long & ~chosen & (lengths <= wanted))[:MOST_LONG]
-    undecided = np.concatenate([np.flatnonzero(is_long & chosen), left_out])
-    undecided = undecided[np.argsort(lengths[undecided], kind="stable")]
-    unit = -(-wanted // SUMS)
-    sizes, left = (-(-lengths[undecided] // unit)).tolist(), wanted // unit
-    filled = int(lengths.sum(where=~is_long)) // unit
-    sums = [1]
-    for size in sizes:
-        sums.append((sums[-1] | sums[-1] << size) & (1 << left + 1) - 1)
-    left = min(left, sums[-1].bit_length() - 1 + filled)
-
-    def can_be_filled(left: int, number: int) -> bool:
-        """Whether the first `number` long records can sum to `left` with short ones, which fill up to `filled`."""
-        least = max(0, left - filled)
-        return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
-
-    out, budget = np.zeros(len(lengths), bool), wanted
-    for number, record in reversed(list(enumerate(undecided.tolist()))):
-        out[record] = can_be_filled(left - sizes[number], number) and (
-            bool(chosen[record]) or not can_be_filled(left, number)
-        )
-        left -= sizes[number] * int(out[record])
-        budget -= int(lengths[record]) * int(out[record])
-    others = np.flatnonzero(~is_long)
-    out[others[first_fit(lengths[others], budget)]] = True
-    return out
+    """Records whose `lengths`, int64 (n,), sum near to `wanted`, bool (n,): first fit, or, if that misses by more than
+    CLOSE and it is nearer, first fit with the longest records first."""
+    best, off = np.zeros(len(lengths), bool), wanted
+    every, long = np.arange(len(lengths)), lengths > CLOSE * wanted
+    for order in every, np.lexsort((every, np.where(long, -lengths, 0))):
+        chosen = np.zeros(len(lengths), bool)
+        chosen[order] = first_fit(lengths[order], wanted)
+        short = wanted - int(lengths.sum(where=chosen))
+        if not chosen.all():
+            # The shortest of the others, if it brings the sum nearer.
+            shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
+            chosen[shortest] = lengths[shortest] < 2 * short
+        if (now := abs(wanted - int(lengths.sum(where=chosen)))) < off:
+            best, off = chosen, now
+        if off <= CLOSE * wanted or wanted >= lengths.sum():
+            break
+    return best
 
 
 def _weights(
@@ -352,33 +315,39 @@ def _not_reached(
 ) -> str:
     """The message for a mix that needs more than max_repeats epochs of a value."""
     epochs = np.divide(read + wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
-    worst = np.argsort(-epochs, kind="stable")[:MOST_NAMED]
-    too_many = ", ".join(
-        f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)"
-        for k in worst
-        if epochs[k] > max_repeats
-    )
-    left = np.maximum(sizes * max_repeats - read, 0.0)
-    reached = int(total * (left[wanted > 0] / wanted[wanted > 0]).min() * (1 + 1e-9)) + int(read.sum())
-    most = int(left[wanted > 0].sum())
-    repeats = math.ceil(round(epochs.max(), 9))
-    remedy = f"set mixing.max_repeats to {repeats}, or mixing.total_tokens to {reached} or less"
-    if most < total:
+    worst = [k for k in np.argsort(-epochs, kind="stable")[:MOST_NAMED] if epochs[k] > max_repeats]
+    too_many = ", ".join(f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)" for k in worst)
+    left = np.maximum(sizes * max_repeats - read, 0.0)[wanted > 0]
+    reached = int(total * (left / wanted[wanted > 0]).min() * (1 + 1e-9)) + int(read.sum())
+    if (most := int(left.sum())) < total:
         near = f"No mix of these values can: they have {most:,} tokens within it"
     else:
-        shares = {
-            name: float(f"{tokens / total:.9g}")
-            for name, tokens in zip(names, nearest, strict=True)
-            if tokens
-        }
+        shares = zip(names, nearest / total, strict=True)
         table = ", ".join(
-            f"{json.dumps(name, ensure_ascii=False)} = {share}" for name, share in shares.items()
+            f"{json.dumps(name, ensure_ascii=False)} = {float(f'{share:.9g}')}"
+            for name, share in shares
+            if share
         )
         near = f"The nearest that can: weights = {{ {table} }}"
     return (
-        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would "
-        f"take {too_many or 'more'}. {near}; or {remedy}"
+        f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would take "
+        f"{too_many or 'more'}. {near}; or set mixing.max_repeats to {math.ceil(round(epochs.max(), 9))}, or "
+        f"mixing.total_tokens to {reached} or less"
     )
+
+
+def first_fit(sizes: NDArray[np.integer], budget: int) -> NDArray[np.bool_]:
+    """Takes each item in turn that fits into the remaining budget; bool (n,). sizes: (n,) >= 0. Afterwards no further
+    item fits. O(n) for each item that is too large."""
+    taken, coming = np.zeros(len(sizes), bool), np.flatnonzero(sizes <= budget)
+    while len(coming):
+        sums = np.cumsum(sizes[coming], dtype=np.int64)
+        fits = int(np.searchsorted(sums, budget, side="right"))
+        taken[coming[:fits]] = True
+        budget -= int(sums[fits - 1])
+        coming = coming[fits:]
+        coming = coming[sizes[coming] <= budget]
+    return taken
 
 
 def even_order(values: Sequence[NDArray[np.uint64]], draws: NDArray[np.uint64]) -> Ints:

@@ -36,7 +36,7 @@ from dagster_divorder.core.measure.vendi import (
     spectrum,
     sum_products,
 )
-from dagster_divorder.core.mix.first_fit import first_fit
+from dagster_divorder.core.mix.mixing import first_fit
 from dagster_divorder.core.topics.cluster import assign, fit
 from dagster_divorder.errors import InputError
 

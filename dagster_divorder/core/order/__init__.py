@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.order.arguments import make_problem
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Order, Problem
-from dagster_divorder.core.order.strategies import STRATEGIES
+from dagster_divorder.core.order.strategies import STRATEGIES, make_problem
 from dagster_divorder.core.order.strategy import Strategy
 
 __all__ = ["STRATEGIES", "Items", "Order", "Problem", "Strategy", "order"]

@@ -13,21 +13,19 @@ mix.
 2. More passes inside each half: plus rows to the front in order, minus rows to the back reversed. A pass halves the
    prefixes' deviation, down to the bound of the signing.
 3. A pool of candidates slides over each half's queue; the candidate with the best score goes next. One half is laid
-   forwards from the beginning of the order, the other backwards from its end, in two threads that share nothing. The
-   queue is already balanced, so passed-over items do not pile up in the pool.
+   forwards from the beginning of the order, the other backwards from its end, in two threads that share nothing.
 4. When the queues run out, the items left in both pools are laid in the same way, with ever smaller pools. The last few
    items fill the gap in the middle, by the same score.
 
-The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F. Every
-item is placed in the end, so a large |a|^2 can only be delayed; a smaller weight delays it less.
+The score of item a at deviation D is <D, a> + self_weight |a|^2 / 2; self_weight = 1 is the exact greedy on F.
 
 Guarantee: of candidates that are equal within rounding, the first in the queue goes. The queue begins as a shuffle, so
 equal items come in random order. The same seed gives the same bytes on any number of cores. For equally long items the
 deviation stops growing once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
 Source: the objective is f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney
-2021; GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965. Measurements and failed ideas:
-docs/decisions/ordering-documents.md and ordering-sequences.md.
+2021; GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965.
+Measurements: docs/decisions/ordering-documents.md and ordering-sequences.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
 
@@ -43,65 +41,46 @@ from numpy.typing import NDArray
 from dagster_divorder.core.order.items import design_effect
 from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy
-from dagster_divorder.core.rows import SparseItems
 
 Floats = NDArray[np.float64]
 
 PASSES = 8
-"""Signed-balancing passes: more keep prefixes nearer to the mix, at 0.1 to 0.2 microseconds an item and pass. Mean
-prefix deviation on the mixture corpus, 100 length bins: 0 passes 414,000 tokens, 2 114,000, 4 97,000, 8 98,000, 16
-94,000; batches' mean TV 0.095, 0.070, 0.063, 0.059, 0.062."""
-
+"""Signed-balancing passes: more keep prefixes nearer to the mix."""
 POOL = 16_384
-"""Candidates for items of equal length: more are nearer to the exact greedy, and slower. Sequences, M = 100,000: 1024
-candidates 16,300 tokens, 4096 14,900, 8192 14,400, 16,384 14,270; exact greedy 14,289. Common trait values reduce the
-number: a step costs the entries that the placed item shares with every candidate. 33,000 sequences of 8192 tokens, 30
-clusters, 3.7 shared entries: 1024 10,760 tokens and 0.3 s, 4096 9,560 and 0.7 s, 16,384 9,090 and 4.0 s."""
-
+"""Candidates for items of equal length: more are nearer to the exact greedy, and slower. Common trait values reduce the
+number, since a step costs the entries that the placed item shares with every candidate."""
 SAMPLE = 1 << 20
 """Entries sampled to estimate how common trait values are; enough for two digits."""
-
 CANDIDATES_PER_KIND = 8
-"""Most candidates of one kind, on average; more of a kind add no choice. A million short documents of 210 kinds,
-batches of 131,072 tokens: 1024 candidates stray 450 tokens in the mean and take 2.9 s, 1680 350 and 3.4 s, 16,384 93
-and 30 s."""
-
+"""Most candidates of one kind, on average; more of a kind add no choice."""
 DIMS_PER_ENTRY = 8.0
 """Dense coordinates that cost a step as much as one entry that it shares with a candidate."""
-
 LAST_POOL, SHRINK = 32, 2
 """The items left in both pools are laid with pools SHRINK times smaller, down to LAST_POOL. Laying them in one go, by
-the exact greedy, would leave the worst items for last. Parts of long documents over tenths of newsgroups in sequences
-of 1024 tokens, chi2 by degree of freedom: 1.45 in one go, 1.07 with SHRINK, 1.05 with pools 4 times smaller. 8,000
-synthetic sequences, less than one pool, stray 1.06, 1.12 and 1.16 times as far as f3's."""
-
+the exact greedy, would leave the worst items for last."""
 IN_THREADS = 4096
 """Fewer items are laid in one thread: starting two takes as long as laying them."""
-
 MIN_DENSE_POOL = 512
 """Replaces MIN_POOL if items have dense coordinates."""
-
 MIN_POOL = 1024
 """Candidates for items of very unequal length. A pool that holds a large share of such items can delay those that score
-badly: documents of the mixture corpus (64,384, design effect 80) 98,900 tokens with 1024, 113,700 with 4096."""
-
+badly."""
 SELF_WEIGHT = 0.5
-"""Weight of |a|^2 in the score of items of equal length. Sequences, M = 20,000: 1 gives 13,850 tokens, 0.75 13,570, 0.5
-13,530, 0.25 13,850. It nears 1 as lengths differ, because less makes batches of documents worse (mean TV 0.071 at 0.5,
-0.062 at 1)."""
-
+"""Weight of |a|^2 in the score of items of equal length; a smaller one delays large items less. It nears 1 as lengths
+differ, because less makes batches of documents worse."""
 LENGTH_WEIGHT = 0.15
 """Weight, relative to group 0's, of keeping tokens in pace with the number of items: a larger one mixes lengths more
-evenly and traits less. Without it the pool takes short items first, as any greedy on squared deviations does: if the
-mixture corpus is balanced by cluster in tokens alone, documents in its last tenth are twice as long as the mean, and
-prefixes stray twice as far. It has no effect on items of equal length."""
+evenly and traits less. Without it the pool takes short items first, as any greedy on squared deviations does."""
 
 
 def permute(problem: Problem) -> Order:
     from dagster_divorder.core.kernels.order_balance import sign_pass
     from dagster_divorder.core.kernels.order_greedy import best_of_pool, classes_of, totals_of
 
-    problem = _with_length(problem)
+    tokens = problem.totals[problem.rows.groups == 0].sum()
+    excess = problem.sizes - tokens / problem.items
+    if excess.any():
+        problem = problem.with_coordinate(excess * math.sqrt(LENGTH_WEIGHT * problem.rows.weights[0]))
     rows = problem.rows
     classes = classes_of(rows, problem.totals)
     share = mix(problem.totals, rows.groups)
@@ -118,7 +97,10 @@ def permute(problem: Problem) -> Order:
     def lay(
         half: Order, start: tuple[Floats, Floats], candidates: int, first_fixed: int
     ) -> tuple[Order, Order]:
-        half = _passes(half, rows, share, PASSES - 1)
+        other = np.empty_like(half)
+        for _ in range(PASSES - 1 if len(half) > 1 else 0):
+            sign_pass(half, rows, share, other)
+            half, other = other, half
         steps = max(len(half) - candidates, min(first_fixed, len(half)))
         laid = best_of_pool(half, rows, share, classes, *start, candidates, self_weight, first_fixed, steps)
         return laid[:steps], laid[steps:]
@@ -146,26 +128,6 @@ def permute(problem: Problem) -> Order:
     )
     back = [laid[::-1] for laid in ends[1][::-1]]
     return shuffled[np.concatenate([*ends[0], between, *back])]
-
-
-def _passes(queue: Order, rows: SparseItems, shares: NDArray[np.float64], passes: int) -> Order:
-    """Reorders `queue` in place."""
-    from dagster_divorder.core.kernels.order_balance import sign_pass
-
-    other = np.empty_like(queue)
-    for _ in range(passes if len(queue) > 1 else 0):
-        sign_pass(queue, rows, shares, other)
-        queue, other = other, queue
-    return queue
-
-
-def _with_length(problem: Problem) -> Problem:
-    """The problem with one more coordinate, an item's tokens minus the mean; unchanged if all items are equally
-    long."""
-    first = problem.rows.groups == 0
-    mean = problem.totals[first].sum() / problem.items
-    excess = (problem.sizes - mean) * math.sqrt(LENGTH_WEIGHT * problem.rows.weights[0])
-    return problem.with_coordinate(excess) if excess.any() else problem
 
 
 def _pool_and_weight(problem: Problem) -> tuple[int, float]:

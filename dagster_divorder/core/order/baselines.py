@@ -6,7 +6,9 @@ Equal items come in random order, by the seed. The code of "Don't Shuffle, Optim
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,8 +28,7 @@ def original(problem: Problem) -> Order:
 
 
 def random(problem: Problem) -> Order:
-    """A uniform shuffle, the baseline to beat. A prefix of t items strays by about sqrt(t (M - t) / M) items' norms. So
-    batches differ from the whole by chance, most of all with long items. O(M); Fisher and Yates, as in NumPy."""
+    """A uniform shuffle, the baseline to beat: a prefix of t items strays by about sqrt(t (M - t) / M) items' norms."""
     return np.random.default_rng(problem.seed).permutation(problem.items)
 
 
@@ -145,7 +146,7 @@ def bin_packing(problem: Problem) -> Order:
 
 
 class ShardOptions(StrategyOptions):
-    shards: int = Field(64, ge=1)
+    shards: int = Field(64, ge=1, le=1 << 24)
     """Contiguous parts of the items, of nearly equal size: more parts need less memory and mix less."""
 
 
@@ -155,6 +156,23 @@ def within_shard(problem: Problem, *, shards: int) -> Order:
     shard = np.arange(problem.items) * shards // max(problem.items, 1)
     shuffled = np.random.default_rng(problem.seed).permutation(problem.items)
     return shuffled[np.argsort(shard[shuffled], kind="stable")]
+
+
+def grid_shuffle(problem: Problem, *, shards: int) -> Order:
+    """Contiguous parts laid out in a grid of about as many columns as rows; the items of each column are mixed, then
+    those of each row. Every column and row has its own random numbers, so that one at a time needs to be in memory. As
+    random as a shuffle. O(M + P). Source: TokenShard."""
+    parts = max(1, min(shards, problem.items))
+    columns = math.isqrt(parts - 1) + 1
+    # Part p begins at the p-th P-th of the items; the last row of the grid may lack parts.
+    part = np.repeat(np.arange(parts), np.diff(-(-np.arange(parts + 1) * problem.items // parts)))
+    order = np.arange(problem.items)
+    for axis, line in enumerate((part % columns, part // columns)):
+        for number in range(int(line.max(initial=-1)) + 1):
+            places = np.flatnonzero(line == number)
+            mixed = np.random.default_rng([problem.seed, axis, number]).permutation(len(places))
+            order[places] = order[places[mixed]]
+    return order
 
 
 class BufferOptions(StrategyOptions):
@@ -185,6 +203,7 @@ BASELINES = (
     Strategy("jittered", jittered),
     Strategy("within_shard", within_shard, ShardOptions, sees_traits=False),
     Strategy("buffer", buffer, BufferOptions, sees_traits=False),
+    Strategy("grid_shuffle", grid_shuffle, ShardOptions, sees_traits=False),
 )
 
 
@@ -217,11 +236,12 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
     return moved, starts
 
 
+@dataclass(slots=True)
 class _Label:
     """The items of a label that are left, by length: positions in a shuffle, equally long ones rising."""
 
-    def __init__(self, items: list[int], lengths: list[int]) -> None:
-        self.items, self.lengths = items, lengths
+    items: list[int]
+    lengths: list[int]
 
     def first_of(self, at: int) -> int:
         """The place of the first item that is as long as the one at a place."""

@@ -3,14 +3,12 @@
 Letters: N documents, T traits, J trait values, P parts.
 
 One pass, longest document first, equally long ones in random order. Each document goes to the part that keeps prefixes
-up to the seams nearest to the corpus's mix. The measure is a sum of squares over all seams, in tokens and, with
-DOCUMENT_WEIGHT, in documents (`core.kernels.order_deal`). The many short documents make up for the deviations of the
-long ones. Copies of a text go to parts at even distances.
+up to the seams nearest to the corpus's mix (`core.kernels.order_deal`). The many short documents make up for the
+deviations of the long ones. Copies of a text go to parts at even distances.
 Guarantee: every document is in one part. The same arguments give the same bytes.
 Cost: a sort of the documents and O(N T P) time; 20 bytes a document while they are sorted, 6 + 4 T while they are
 dealt, 2 afterwards, and 16 J P bytes.
-Source: the objective of Don't Shuffle, Optimize, at the seams only; online vector balancing, as in GraB. Measurements,
-also of walks of a tree of signed sums and of dealing at random: docs/decisions/sections.md.
+Source: the objective of Don't Shuffle, Optimize, at the seams only; online vector balancing, as in GraB.
 Known weakness: features that are no traits, such as words, vary between parts as between random samples. Copies in
 neighbouring parts may stand near the seam between them.
 """
@@ -27,14 +25,10 @@ from dagster_divorder.core.order.traits import Traits
 
 DOCUMENT_WEIGHT = 0.01
 """Weight of a trait in documents over its weight in tokens; smaller than in `core.order.items`, because a sequence's
-documents are chosen inside a shard. Mean prefix deviation of sequences, 400,000 documents in 8 shards: 0 gives 20,100
-tokens, 0.01 20,400, 1 26,000; shards' documents differ by 34, 21 and 2."""
-
+documents are chosen inside a part."""
 RARITY = 0.25
 """A value's weight falls with its number of documents to this power: few documents can make up for one with a rare
-value. Mean deviation at the seams, tokens, with 0, 0.25 and 0.5: 1.6 million documents of 1000 clusters in 32 shards
-27,000, 26,000, 26,100; 400,000 in 8 18,700, 18,000, 19,300; of 30 clusters 7,100, 5,300, 4,700."""
-
+value."""
 LONGEST = (1 << 31) - 1
 """Longer documents are dealt as if they had this length."""
 
@@ -84,16 +78,15 @@ def _longest_first(
     """The documents by falling length, uint32 (N,): equally long ones in random order, copies of a text together."""
     number = np.arange(len(tokens) if copies is None else copies.max(initial=-1) + 1, dtype=np.uint32)
     np.random.default_rng(seed).shuffle(number)
-    if copies is not None:
-        number = np.argsort(number[copies], kind="stable").astype(np.uint32)
-    # Sorting one combined key in place takes a third of the memory of sorting indices by length.
     if copies is None:
         keys = tokens[number]
     else:
+        number = np.argsort(number[copies], kind="stable").astype(np.uint32)
         # The rest of a text that is partly read is a copy of it, and counts as long.
         longest = np.zeros(copies.max(initial=-1) + 1, np.int64)
         np.maximum.at(longest, copies, tokens)
         keys = longest[copies[number]]
+    # Sorting one combined key in place takes a third of the memory of sorting indices by length.
     np.minimum(keys, LONGEST, out=keys)
     np.subtract(LONGEST, keys, out=keys)
     keys <<= 32

@@ -5,11 +5,9 @@ Letters: M items, E epochs, B blocks.
 The first epoch is the strategy's own order, cut into B blocks. Every later epoch has the same blocks in the same order.
 Each block begins with a random item; the strategy orders the others by the block's own mix.
 Guarantee: an item comes again after (1 - 1 / B) M places or more, less a batch of rounding. A window across the
-boundary joins two orders that keep the mix, so it strays no more than a window inside.
-Cost: the strategy E times. Source: the epoch boundary of Diversity-Ordered Training, where the loss dips and the
-gradient's norm spikes.
-Known weakness: a block holds the same items in every epoch, so its batches always come from the same B-th of the items.
-Later epochs of `original` are shuffles within blocks, not the input order.
+boundary strays no more than a window inside. Cost: the strategy E times.
+Source: the epoch boundary of Diversity-Ordered Training, where the loss dips and the gradient's norm spikes.
+Known weakness: a block holds the same items in every epoch. Later epochs of `original` are shuffles within blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.order.arguments import make_problem
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Order, Problem
+from dagster_divorder.core.order.strategies import make_problem
 from dagster_divorder.core.order.strategy import Strategy
 from dagster_divorder.errors import InputError
 
@@ -39,19 +37,36 @@ IN_THREADS = 256
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """The orders of all epochs, each computed on request. first: int64 (M,), the first epoch's. bounds: int64 (B + 1,),
-    where blocks begin and end."""
+    """The orders of all epochs, each computed on request. first: int64 (M,), the first epoch's."""
 
     problem: Problem
     strategy: Strategy
     first: Order
-    bounds: NDArray[np.int64]
 
     def order(self, epoch: int) -> Order:
         """The permutation of an epoch, counted from 0: int64 (M,)."""
         if epoch == 0 or not len(self.first):
             return self.first
-        return _order_in_blocks(self.problem, self.strategy, self.first, self.bounds, epoch)
+        # Blocks of nearly equal size, and in whole batches if a block has four or more.
+        items, batch = self.problem.items, self.problem.batch
+        number = max(1, min(BLOCKS, items // BLOCK))
+        bounds = np.arange(number + 1) * items // number
+        if items >= 4 * batch * number:
+            bounds[1:-1] = np.rint(bounds[1:-1] / batch).astype(np.int64) * batch
+        seeds = np.random.SeedSequence([self.problem.seed, epoch]).generate_state(len(bounds)).tolist()
+        blocks = (bounds[:-1].tolist(), bounds[1:].tolist(), seeds)
+        if items < IN_THREADS * number:
+            return np.concatenate(list(map(self._order_block, *blocks)))
+        with ThreadPoolExecutor(2) as threads:
+            return np.concatenate(list(threads.map(self._order_block, *blocks)))
+
+    def _order_block(self, begin: int, end: int, seed: int) -> Order:
+        # A fixed first item gives deterministic strategies another order, too.
+        items = np.random.default_rng(seed).permutation(self.first[begin:end])
+        rest = items[1:]
+        if len(rest) > 1:
+            rest = rest[self.strategy.permute(replace(self.problem.part(rest), seed=seed))]
+        return np.append(items[:1], rest)
 
 
 def plan_epochs(items: Items, *, first: Order | None = None, **arguments: Any) -> Epochs:
@@ -65,7 +80,7 @@ def plan_epochs(items: Items, *, first: Order | None = None, **arguments: Any) -
     problem, strategy = make_problem(items, **arguments)
     if first is None:
         first = strategy.permute(problem) if problem.items else np.zeros(0, np.int64)
-    return Epochs(problem, strategy, first, _block_bounds(problem.items, problem.batch))
+    return Epochs(problem, strategy, first)
 
 
 def epoch_orders(items: Items, epochs: int, **arguments: Any) -> NDArray[np.int64]:
@@ -75,33 +90,3 @@ def epoch_orders(items: Items, epochs: int, **arguments: Any) -> NDArray[np.int6
         raise InputError(f"epochs is {epochs}; expected 1 or more")
     plan = plan_epochs(items, **arguments)
     return np.stack([plan.order(epoch) for epoch in range(epochs)])
-
-
-def _block_bounds(items: int, batch: int) -> NDArray[np.int64]:
-    """Bounds of the blocks, int64 (B + 1,): of nearly equal size, and in whole batches if a block has four or more."""
-    blocks = max(1, min(BLOCKS, items // BLOCK))
-    bounds = np.arange(blocks + 1) * items // blocks
-    if items >= 4 * batch * blocks:
-        bounds[1:-1] = np.rint(bounds[1:-1] / batch).astype(np.int64) * batch
-    return bounds
-
-
-def _order_in_blocks(
-    problem: Problem, strategy: Strategy, order: Order, bounds: NDArray[np.int64], epoch: int
-) -> Order:
-    """`order` with the items of every block in another order."""
-
-    def order_block(begin: int, end: int, seed: int) -> Order:
-        # A fixed first item gives deterministic strategies another order, too.
-        items = np.random.default_rng(seed).permutation(order[begin:end])
-        rest = items[1:]
-        if len(rest) > 1:
-            rest = rest[strategy.permute(replace(problem.part(rest), seed=seed))]
-        return np.append(items[:1], rest)
-
-    seeds = np.random.SeedSequence([problem.seed, epoch]).generate_state(len(bounds)).tolist()
-    blocks = (bounds[:-1].tolist(), bounds[1:].tolist(), seeds)
-    if len(order) < IN_THREADS * (len(bounds) - 1):
-        return np.concatenate(list(map(order_block, *blocks)))
-    with ThreadPoolExecutor(2) as threads:
-        return np.concatenate(list(threads.map(order_block, *blocks)))

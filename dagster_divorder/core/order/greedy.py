@@ -14,10 +14,12 @@ its group. c_s: the row of item s. l_sg: its sum in group g.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
+from dagster_divorder.core.order import balanced
 from dagster_divorder.core.order.problem import Order, Problem, mix
 from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
 
@@ -42,9 +44,7 @@ def f1(problem: Problem) -> Order:
 
 class F2Options(StrategyOptions):
     f2_lambda: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
-    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely. 20,000
-    sequences: with 0, 0.1, 1 and 10, the placed norms stray from an even rate by 1.9M, 11,300, 1,100 and 210 tokens,
-    and the clusters' prefixes by 11,700, 13,300, 13,300 and 13,500; with 100 these stray by 20,100."""
+    """Weight of the norms' term: with more, concentrated items wait less and the trait is followed less closely."""
 
 
 def f2(problem: Problem, *, f2_lambda: float) -> Order:
@@ -61,8 +61,31 @@ def f2(problem: Problem, *, f2_lambda: float) -> Order:
     return f3(first.with_coordinate(np.asarray(excess, np.float64)))
 
 
+class BlockOptions(StrategyOptions):
+    block_strategy: Literal["balanced", "f1", "f2", "f3"] = "balanced"
+    """The strategy whose order is cut into blocks of `batch` items."""
+
+
+def block_shuffle(problem: Problem, *, block_strategy: str) -> Order:
+    """The batches of another strategy's order in random order, each kept whole; the last, partial one stays last. So
+    training does not follow a bias of the greedy (greedy_block_shuffle of Don't Shuffle, Optimize). In an order of
+    several sections only the first one begins at a batch. A window that is not aligned joins parts of two batches that
+    were not balanced together."""
+    inner = {strategy.name: strategy for strategy in (balanced.STRATEGY, *EXACT)}[
+        block_strategy
+    ].with_options()
+    order = inner.permute(problem.with_norms() if inner.balances_norms else problem)
+    blocks = problem.items // problem.batch
+    whole = order[: blocks * problem.batch].reshape(blocks, problem.batch)
+    shuffled = np.random.default_rng(problem.seed).permutation(blocks)
+    return np.concatenate([whole[shuffled].ravel(), order[whole.size :]])
+
+
 EXACT = (
     Strategy("f1", f1),
     Strategy("f2", f2, F2Options),
     Strategy("f3", f3, takes_coordinates=True),
+)
+BLOCK_SHUFFLE = Strategy(
+    "block_shuffle", block_shuffle, BlockOptions, takes_coordinates=True, reads=frozenset({"batch"})
 )

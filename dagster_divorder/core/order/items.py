@@ -2,11 +2,10 @@
 
 Letters: N documents, J trait values, G groups.
 
-Real documents are heavy-tailed. Balanced in tokens alone, the order serves long documents and clumps them: sequences
-hold few values. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two
-groups, its tokens and its documents; a document counts as much as the mean length. One more group counts documents in
-coarse bins of length. An order does not know that neighbours among a hundred fine bins are alike; it would fill one
-sequence with short documents and the next with long ones.
+Real documents are heavy-tailed. Balanced in tokens alone, the order clumps long documents, and sequences hold few
+values. Balanced in documents alone, batches stray further than under a shuffle. So every trait makes two groups, its
+tokens and its documents; a document counts as much as the mean length. One more group counts documents in coarse bins
+of length: an order does not know that neighbours among a hundred fine bins are alike.
 
 If windows of whole documents count (`within` below 1), documents weigh less, and every trait makes a third group, in
 square roots of tokens: the longest documents dominate tokens, and no order evens those out.
@@ -15,7 +14,6 @@ Guarantee: integer counts, exact to 2**62 tokens. Group 0 is the first trait in 
 stored 0 there, which keeps its label.
 Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
 Source: measurements in docs/decisions/ordering-documents.md.
-Known weakness: the documents' weight is a compromise between sequences and batches; `within` chooses it.
 """
 
 from __future__ import annotations
@@ -36,29 +34,19 @@ if TYPE_CHECKING:
 
 DOCUMENT_WEIGHT = 300.0
 """Weight of a trait in documents over its weight in tokens. With more, sequences hold more values, and prefixes and
-batches stray further in tokens. Mixture corpus, 100 length bins: 1 gives 9.63 clusters a sequence, 30 10.94, 100 11.21,
-300 11.36, 1000 11.42; mean prefix deviation 81,000, 85,000, 90,000, 98,000, 106,000 tokens."""
-
+batches stray further in tokens."""
 BATCH_DOCUMENT_WEIGHT = 4.0
 """The same weight for `within` = 0, divided by the design effect of the lengths; the weight is at most
-`DOCUMENT_WEIGHT`. At 1 a document weighs as much as its tokens do in the mean square. Newsgroups by label, total
-variation in 262,144 tokens: 1 gives 0.036, 2 0.037, 4 0.039, `DOCUMENT_WEIGHT` 0.043; labels in 8,192 tokens 19.05,
-19.12, 19.12, 18.97; farthest tenth in mean log length over a shuffle's 1.06, 1.04, 0.59, and 0.60 with a drift of long
-documents."""
-
+`DOCUMENT_WEIGHT`. At 1 a document weighs as much as its tokens do in the mean square."""
 LEAST_ROOT = 0.01
 """Weight of a trait in square roots of tokens over its weight in documents, just below `within` = 1. It rises to 1 at
 `within` = 0 on a logarithmic scale, so that the effect of `within` changes evenly."""
-
 LEAST_WEIGHT = 1e-6
 """Least weight of a trait, so that weighted squares of totals stay far inside float64 and none vanishes."""
-
 TABLE_WITHIN = 0.0
 """`within` of a table whose records are not packed: there, batches of records count."""
-
 COARSE_LENGTH_BINS = 16
-"""Quantile bins of coarse length, about as many as a sequence has documents. The same corpus: without them 10.99
-clusters a sequence, with 4 11.17, 8 11.29, 16 11.36, 32 11.20."""
+"""Quantile bins of coarse length, about as many as a sequence has documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +64,14 @@ class Items:
     weights: NDArray[np.float64]
     coordinates: NDArray[np.float32] | None = None
 
-    def take(self, items: NDArray[np.integer]) -> Items:
+    def take(self, items: NDArray[np.integer] | slice) -> Items:
         """These items alone."""
         kept = None if self.coordinates is None else self.coordinates[items]
         return replace(self, counts=self.counts[items], coordinates=kept)
 
     def part(self, begin: int, end: int) -> Items:
         """Items [begin, end)."""
-        if (begin, end) == (0, self.counts.shape[0]):
-            return self
-        kept = None if self.coordinates is None else self.coordinates[begin:end]
-        return replace(self, counts=self.counts[begin:end], coordinates=kept)
+        return self if (begin, end) == (0, self.counts.shape[0]) else self.take(slice(begin, end))
 
 
 def document_items(
@@ -112,21 +97,31 @@ def document_items(
 
     sizes = np.asarray(tokens)
     columns = [values if isinstance(values, ManyCodes) else np.asarray(values) for values in traits.values()]
-    weight = _trait_weights(list(traits), weights)
-    document_weight = _document_weight(sizes, within)
+    every_weight = dict.fromkeys(traits, 1.0) if weights is None else {name: weights[name] for name in traits}
+    for name, given in every_weight.items():
+        if not LEAST_WEIGHT <= given <= 1 / LEAST_WEIGHT:
+            raise InputError(
+                f"the weight of trait {name!r} is {given}; expected a number from {LEAST_WEIGHT:g} to "
+                f"{1 / LEAST_WEIGHT:g}: leave the trait out to ignore it"
+            )
+    weight = np.array([*every_weight.values()], np.float64)
+    if isinstance(within, bool) or not isinstance(within, Real) or not 0.0 <= within <= 1.0:
+        raise InputError(
+            f"within is {within!r}; expected a number from 0 (batches of records) to 1 (more values in a sequence): "
+            "leave it out where sequences are packed"
+        )
+    least = min(1.0, BATCH_DOCUMENT_WEIGHT * design_effect(sizes) / DOCUMENT_WEIGHT)
+    document_weight = DOCUMENT_WEIGHT * least ** (1.0 - float(within))
     every = sizes if lengths is None else np.asarray(lengths)
     unit = max(1, round(int(sizes.sum()) / max(1, len(sizes))))
     dtype = np.int32 if max(unit, sizes.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     units = np.full(len(sizes), unit, dtype)
     roots = columns if within < 1.0 else []
-    groups = [
-        *((column, sizes.astype(dtype)) for column in columns),
-        *(
-            (column, units)
-            for column in [*columns, bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS))]
-        ),
-        *((column, np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype)) for column in roots),
-    ]
+    coarse = bin_codes(every, quantile_edges(every, COARSE_LENGTH_BINS))
+    square_roots = np.rint(np.sqrt(sizes * np.float64(unit))).astype(dtype)
+    groups = [(column, sizes.astype(dtype)) for column in columns]
+    groups += [(column, units) for column in [*columns, coarse]]
+    groups += [(column, square_roots) for column in roots]
     blocks = []
     for column, amounts in groups:
         if isinstance(column, ManyCodes):
@@ -156,25 +151,3 @@ def design_effect(sizes: NDArray[Any]) -> float:
     """Kish's design effect of lengths (N,), N sum l^2 / (sum l)^2: 1 if all are equal, or have no tokens."""
     lengths = sizes.astype(np.float64)
     return len(lengths) * float(lengths @ lengths) / (float(lengths.sum()) ** 2 or 1.0) or 1.0
-
-
-def _document_weight(sizes: NDArray[np.signedinteger], within: float) -> float:
-    if isinstance(within, bool) or not isinstance(within, Real) or not 0.0 <= within <= 1.0:
-        raise InputError(
-            f"within is {within!r}; expected a number from 0 (batches of records) to 1 (more values in a sequence): "
-            "leave it out where sequences are packed"
-        )
-    least = min(1.0, BATCH_DOCUMENT_WEIGHT * design_effect(sizes) / DOCUMENT_WEIGHT)
-    return float(DOCUMENT_WEIGHT * least ** (1.0 - float(within)))
-
-
-def _trait_weights(names: list[str], weights: Mapping[str, float] | None) -> NDArray[np.float64]:
-    if weights is None:
-        return np.ones(len(names))
-    for name in names:
-        if not LEAST_WEIGHT <= weights[name] <= 1 / LEAST_WEIGHT:
-            raise InputError(
-                f"the weight of trait {name!r} is {weights[name]}; expected a number from {LEAST_WEIGHT:g} to "
-                f"{1 / LEAST_WEIGHT:g}: leave the trait out to ignore it"
-            )
-    return np.array([weights[name] for name in names], np.float64)

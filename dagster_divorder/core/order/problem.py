@@ -23,10 +23,8 @@ from dagster_divorder.errors import InputError
 Order = NDArray[np.int64]
 
 NORM_BINS, NORM_WEIGHT = 64, 0.2
-"""Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Sequences of one cluster over
-tenths of the mixture corpus, chi2 by degree of freedom (1 in a shuffle): without the group 9.1, with 16 bins of weight
-0.1 1.1, 64 bins 1.2, 64 of weight 0.3 0.5; newsgroups 4.0, 1.1, 1.5, 0.7. Prefixes of synthetic sequences stray 0.98,
-1.04, 1.04 and 1.07 times as far as f3's in clusters."""
+"""Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Without the group, sequences of
+one cluster drift to the end (docs/decisions/ordering-sequences.md)."""
 
 AT_ONCE = 1 << 16
 """Rows that are summed or shifted at once; this avoids a second copy in float64."""
@@ -115,7 +113,11 @@ class Problem:
         rate = dense.sum(axis=0, dtype=np.float64) / (sizes.sum() or 1.0)
         if not len(rate):
             return self
-        return replace(self, rows=self.rows._replace(dense=less_rate(dense, sizes, rate)))
+        out = np.empty(dense.shape, np.float32)
+        for first in range(0, len(out), AT_ONCE):
+            chunk = slice(first, first + AT_ONCE)
+            out[chunk] = dense[chunk] - sizes[chunk, np.newaxis] * rate
+        return replace(self, rows=self.rows._replace(dense=out))
 
     def with_norms(self) -> Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
@@ -214,14 +216,3 @@ def mix(totals: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.fl
     """Each value's share of its group, float64 (J,); 0 in an empty group."""
     group_totals = np.bincount(groups, weights=totals)[groups]
     return np.divide(totals, group_totals, out=np.zeros(len(totals)), where=group_totals > 0)
-
-
-def less_rate(
-    coordinates: NDArray[Any], sizes: NDArray[np.float64], rate: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    """coordinates (M, D) - sizes (M,) x rate (D,), float32 (M, D)."""
-    out = np.empty(coordinates.shape, np.float32)
-    for first in range(0, len(out), AT_ONCE):
-        chunk = slice(first, first + AT_ONCE)
-        out[chunk] = coordinates[chunk] - sizes[chunk, np.newaxis] * rate
-    return out

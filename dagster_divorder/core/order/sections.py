@@ -4,12 +4,10 @@ Letters: N records to read, V values of a mixed trait, S spans, P parts.
 
 A *span* is a stretch of training with a mix of its own: a phase, a window of a score, an epoch that is packed anew, or
 all of it. Every span is dealt to P equal parts, the sections, each with the span's mix. Nothing but what does not fill
-the last sequence of a section crosses a border. Which records a section holds decides the mix; strategies, packing and
-kernels know one section.
+the last sequence of a section crosses a border.
 
-Dealing decides, not ordering apart. Mean L2 deviation of prefixes on newsgroups, tokens, in 8 and 32 parts: dealt by
-`core.order.deal` 1,208 and 2,105, one section 1,031; cut from one balanced order 9,000; dealt by crossed traits 37,485
-and 42,688; shuffled 30,882 (docs/decisions/sections.md).
+Dealing decides, not ordering apart: 32 parts dealt by `core.order.deal` stray as little as one section, parts cut from
+one balanced order or dealt by crossed traits more than a shuffle (docs/decisions/sections.md).
 Guarantee: every record is in one section. Tokens of a value and span are within one record of what is asked. Copies of
 a text go to parts at even distances; with at least as many parts as copies, no section holds two.
 Cost: O(N T P), see `core.order.deal`.
@@ -32,21 +30,16 @@ Ints = NDArray[np.int64]
 
 MOST_PARTS = 4096
 """Most parts of a span; each costs 16 bytes a trait value, and time for every record."""
-
 FEWEST_SEQUENCES = 64
 """Fewest sequences of a section: the remainder that it hands on is a total variation of some 0.55 over its number of
 sequences."""
-
 SERVED = 0.95
 """Share of the copies that parts are made for."""
-
 PARTS_PER_COPY = 2
 """Parts of a span for each copy: with more, copies stand nearer to their even distance, and parts hold fewer
 records."""
-
 LONGEST = 8
 """A part has at least so many times the tokens of the longest document, whose sequences would fill a smaller one."""
-
 STEADY = 10.0
 """Parts, over the design effect of the lengths, up to which features that are no traits vary between parts no more than
 between tenths of shuffled sequences: a part is a sample of whole documents."""
@@ -64,16 +57,14 @@ def equal_parts(
     most: int,
     least: int,
     copies: Ints | None = None,
-    subsets: bool = False,
     steady: bool = False,
     seed: int = 0,
 ) -> Ints:
     """The part of each record, int64 (N,), in 0..P-1.
 
     most: records of a part. least: tokens of a part, which also holds LONGEST times the longest document. copies: int64
-    (N,), equal for copies of a text that must stand far apart, or None. subsets: as many parts as the most copied text
-    has copies, however small ("Don't Shuffle, Optimize", idea 3). steady: copies make no more parts than keep
-    everything else steady (STEADY), rather than stand apart.
+    (N,), equal for copies of a text that must stand far apart, or None. steady: copies make no more parts
+    than keep everything else steady (STEADY), rather than stand apart.
 
     Raises:
         InputError: there would be more than MOST_PARTS parts.
@@ -88,9 +79,7 @@ def equal_parts(
             if steady:
                 apart = min(apart, int(STEADY / design_effect(traits.tokens)))
             wanted = max(wanted, apart)
-        if len(often) and subsets:
-            wanted = int(often[-1])
-    least = 1 if subsets else max(least, LONGEST * int(traits.tokens.max(initial=0)))
+    least = max(least, LONGEST * int(traits.tokens.max(initial=0)))
     parts = max(1, min(wanted, int(traits.tokens.sum()) // least, records))
     if parts > MOST_PARTS:
         raise InputError(

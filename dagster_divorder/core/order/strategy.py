@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
@@ -40,9 +40,6 @@ class StrategyOptions(Checked):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-AnyOptions = TypeVar("AnyOptions", bound=StrategyOptions)
-
-
 @dataclass(frozen=True)
 class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
@@ -65,61 +62,21 @@ class Strategy:
         """Permutation of the problem's items, int64 (M,)."""
         return self.function(problem, **self.options)
 
-    def option_names(self, given: Mapping[str, Any]) -> list[str]:
-        """Names of the options that it takes, given these values."""
-        return list(self.Options.model_fields)
-
     def with_options(self, **given: Any) -> Strategy:
         """The strategy with these options, the others at their defaults.
 
         Raises:
             InputError: it has no such option, or a value cannot be used.
         """
-        names = self.option_names(given)
+        names = list(self.Options.model_fields)
         for unknown in given.keys() - set(names):
             own = f"its options are {', '.join(names)}{nearest(unknown, names)}" if names else "it has none"
             raise InputError(f"strategy {self.name!r} has no option {unknown!r}; {own}")
-        return self._bound(given)
-
-    def _bound(self, given: Mapping[str, Any]) -> Strategy:
-        return replace(self, options=checked(self.Options, given).model_dump())
+        return replace(self, options=_checked(self.Options, given).model_dump())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nesting(Strategy):
-    """A strategy that calls another one, named by its option `inner`. It takes the other's options too, and depends on
-    all that the other depends on."""
-
-    others: Mapping[str, Strategy]
-    """The possible inner strategies, by name."""
-    inner: str
-    """The option that names the inner strategy."""
-
-    def option_names(self, given: Mapping[str, Any]) -> list[str]:
-        chosen = given.get(self.inner, self.Options.model_fields[self.inner].default)
-        return [*super().option_names(given), *self._inner(chosen).option_names(given)]
-
-    def _bound(self, given: Mapping[str, Any]) -> Strategy:
-        names = self.Options.model_fields
-        own = checked(self.Options, {key: given[key] for key in names if key in given}).model_dump()
-        inner = self._inner(own[self.inner]).with_options(
-            **{key: value for key, value in given.items() if key not in names}
-        )
-        return replace(
-            self,
-            options={**own, **inner.options},
-            takes_coordinates=inner.takes_coordinates,
-            balances_norms=inner.balances_norms,
-            reads=self.reads | inner.reads,
-        )
-
-    def _inner(self, name: str) -> Strategy:
-        return self.others[one_of(self.inner, name, self.others)]
-
-
-def checked(model: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
-    """The options of a model. InputError if a value cannot be used; the message names the value and what is
-    expected."""
+def _checked(model: type[StrategyOptions], given: Mapping[str, Any]) -> StrategyOptions:
+    """InputError if a value cannot be used; the message names the value and what is expected."""
     try:
         return model(**given)
     except ValidationError as error:

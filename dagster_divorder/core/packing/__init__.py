@@ -2,8 +2,8 @@
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents.
 
-Each method is a file with one function `pack(problem)`; its docstring states its guarantees. With every method each
-token of the pieces is in exactly one sequence. Pieces without tokens are in none; the plan counts them.
+With every method each token of the pieces is in exactly one sequence. Pieces without tokens are in none; the plan
+counts them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.packing import best_fit, cluster_packed, concat, none
-from dagster_divorder.core.packing.consumed import join, remaining
-from dagster_divorder.core.packing.counts import sequence_counts, with_all_tokens
+from dagster_divorder.core.packing import cluster_packed
+from dagster_divorder.core.packing.coordinates import sequence_counts, with_all_tokens
+from dagster_divorder.core.packing.methods import best_fit, concat, none
 from dagster_divorder.core.packing.pieces import (
     Ints,
     PackedSequences,
@@ -24,14 +24,15 @@ from dagster_divorder.core.packing.pieces import (
     Pieces,
     Vectors,
     cut,
+    join,
+    remaining,
 )
-from dagster_divorder.core.packing.report import PackingReport, packing_report
+from dagster_divorder.core.packing.report import packing_report
 
 __all__ = [
     "FILLED",
     "METHODS",
     "PackedSequences",
-    "PackingReport",
     "Pieces",
     "cut",
     "join",
@@ -43,10 +44,10 @@ __all__ = [
 ]
 
 METHODS: dict[str, Callable[[PackingProblem], PackedSequences]] = {
-    "concat": concat.pack,
-    "best_fit": best_fit.pack,
+    "concat": concat,
+    "best_fit": best_fit,
     "cluster_packed": cluster_packed.pack,
-    "none": none.pack,
+    "none": none,
 }
 FILLED = frozenset({"concat", "cluster_packed"})
 """Methods that pad only the last sequence."""

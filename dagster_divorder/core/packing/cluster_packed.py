@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.blas import one_faiss_thread
 from dagster_divorder.core.checks import finite
-from dagster_divorder.core.packing import concat
+from dagster_divorder.core.packing.methods import concat
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences, PackingProblem, Vectors
 
 NEIGHBOURS = 32
@@ -34,19 +34,28 @@ def pack(problem: PackingProblem) -> PackedSequences:
     by_label = np.argsort(problem.labels, kind="stable")
     starts = np.flatnonzero(np.diff(problem.labels[by_label], prepend=-1))
     paths = [_path(cluster, problem.vectors) for cluster in np.split(by_label, starts[1:])]
-    return concat.pack(replace(problem, pieces=problem.pieces.take(np.concatenate([by_label[:0], *paths]))))
+    return concat(replace(problem, pieces=problem.pieces.take(np.concatenate([by_label[:0], *paths]))))
 
 
 def _path(cluster: Ints, vectors: Vectors) -> Ints:
     """The pieces of one cluster along the path, int64 (n,)."""
+    import faiss
+
+    from dagster_divorder.core.kernels.packing import nearest_first_path
+
     if not len(cluster):
         return cluster
     rows = np.asarray(vectors(cluster), np.float32)
     finite("the vectors", rows)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     points = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    blocks = _halved(np.arange(len(cluster)), points)
-    return cluster[np.concatenate([block[_nearest_path(points[block])] for block in blocks])]
+    path = []
+    for block in _halved(np.arange(len(cluster)), points):
+        own, neighbours = points[block], min(NEIGHBOURS + 1, len(block))  # each is its own nearest
+        with one_faiss_thread():
+            cosine, index = faiss.knn(own, own, neighbours, metric=faiss.METRIC_INNER_PRODUCT)
+        path.append(block[nearest_first_path(index, cosine)])
+    return cluster[np.concatenate(path)]
 
 
 def _halved(items: Ints, points: NDArray[np.float32]) -> list[Ints]:
@@ -60,15 +69,3 @@ def _halved(items: Ints, points: NDArray[np.float32]) -> list[Ints]:
     along = np.argsort(np.einsum("ij,j->i", rows, one - other), kind="stable")
     middle = len(items) // 2
     return _halved(items[np.sort(along[:middle])], points) + _halved(items[np.sort(along[middle:])], points)
-
-
-def _nearest_path(points: NDArray[np.float32]) -> Ints:
-    """The path through points float32 (n, D) of length 1, int64 (n,)."""
-    import faiss
-
-    from dagster_divorder.core.kernels.packing import nearest_first_path
-
-    neighbours = min(NEIGHBOURS + 1, len(points))  # each is its own nearest
-    with one_faiss_thread():
-        cosine, index = faiss.knn(points, points, neighbours, metric=faiss.METRIC_INNER_PRODUCT)
-    return nearest_first_path(index, cosine)

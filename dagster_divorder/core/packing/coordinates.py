@@ -1,25 +1,28 @@
-"""Dense coordinates of items, such as packed sequences; an order balances them beside the trait rows.
+"""Packed sequences as items to order: their trait rows, and dense coordinates that an order balances beside these.
 
-Letters: S sequences, Q runs, n documents of a fragment, D dims, C components, M items.
+Letters: S sequences, Q runs, N documents, J trait values over all traits, n documents of a fragment, D dims, C
+components, M items.
 
-A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, projected on C random axes.
-It separates sequences with equal trait rows, since documents of one cluster still differ in content. Directions are
-rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are divided into fragments.
-Guarantee: the same bytes for the same plan, vectors and axes. Cost: O(N D C + Q C) time, 8 S C bytes.
-Source: random projections keep angles (Achlioptas 2003). Measurements: docs/decisions/ordering-sequences.md.
+A sequence's vector is the sum of its documents' directions, weighted by their tokens in it, on C random axes, which
+keep angles (Achlioptas 2003). It separates sequences with equal trait rows, since documents of one cluster still differ
+in content. Directions are rounded to 1 / UNIT and summed as whole numbers, so no sum depends on how documents are
+divided into fragments. Cost: O(N D C + Q C) time, 8 S C bytes; 16 bytes a run and trait for the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.packing.pieces import PackedSequences
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 UNIT = 1 << 16
 
@@ -65,7 +68,16 @@ def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.
 def with_blocks(items: Items, blocks: Iterable[tuple[NDArray[Any], float]]) -> Items:
     """Items (M, J) with coordinates: blocks (M, D) side by side. Each block is scaled so that its variance is its share
     of the heaviest trait's, all values together."""
-    variance, scaled = _heaviest_variance(items), []
+    counts, rows = items.counts, max(1, items.counts.shape[0])
+    values = counts.data.astype(np.float64)
+    square, mean = (
+        np.bincount(counts.indices, weights=of, minlength=len(items.groups)) / rows
+        for of in (values * values, values)
+    )
+    variance = float(
+        (np.bincount(items.groups, weights=square - mean * mean) * items.weights).max(initial=0.0)
+    )
+    scaled = []
     for block, share in blocks:
         own = float(block.var(axis=0, dtype=np.float64).sum()) if len(block) else 0.0
         scale = (share * variance / own) ** 0.5 if own else 0.0
@@ -73,11 +85,58 @@ def with_blocks(items: Items, blocks: Iterable[tuple[NDArray[Any], float]]) -> I
     return replace(items, coordinates=np.concatenate(scaled, axis=1))
 
 
-def _heaviest_variance(items: Items) -> float:
-    """The largest weight times variance of any group, all its values together."""
-    counts, rows = items.counts, max(1, items.counts.shape[0])
-    values = counts.data.astype(np.float64)
-    size = len(items.groups)
-    square = np.bincount(counts.indices, weights=values * values, minlength=size) / rows
-    mean = np.bincount(counts.indices, weights=values, minlength=size) / rows
-    return float((np.bincount(items.groups, weights=square - mean * mean) * items.weights).max(initial=0.0))
+LEAST_SCALE = 1e-3
+"""Keeps the weight of every trait above the least that an order accepts."""
+
+
+def sequence_counts(
+    packed: PackedSequences,
+    codes: Mapping[str, ArrayLike],
+    n_values: Mapping[str, int],
+    counted: ArrayLike | None = None,
+) -> tuple[csr_matrix, NDArray[np.int32]]:
+    """(tokens of each trait value in each sequence, CSR (S, J); the trait of each column, int32 (J,)).
+
+    codes: trait -> int (N,), the value of each document, in [0, n_values[trait]). Columns have the order of `codes`.
+    counted: int (Q,), tokens of each run that count; by default all.
+    Entries are int32, or int64 if a sequence may have more than 2**31 - 1 tokens.
+    """
+    from scipy.sparse import csr_matrix, hstack
+
+    small = packed.sequence_length <= np.iinfo(np.int32).max
+    tokens = np.asarray(packed.length if counted is None else counted)
+    length: NDArray[Any] = tokens.astype(np.int32 if small else np.int64)
+    blocks = []
+    for name in codes:
+        column = np.asarray(codes[name], np.int32)
+        # The runs of a sequence are the entries of its row; scipy sums the entries of one value.
+        block = csr_matrix(
+            (length.copy(), column[packed.document], packed.indptr), shape=(len(packed), n_values[name])
+        )
+        block.sum_duplicates()
+        blocks.append(block)
+    sizes = [n_values[name] for name in codes]
+    return hstack(blocks, format="csr"), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+def with_all_tokens(
+    items: Items, packed: PackedSequences, codes: Mapping[str, ArrayLike], n_values: Mapping[str, int]
+) -> Items:
+    """Adds groups to items that count only some of their tokens: the same traits in all tokens, which decide what a
+    batch costs and what its prompts are about.
+
+    items: from `sequence_counts` with `counted`, one group for each of `codes`. A trait weighs as much in all tokens as
+    in counted ones, but at least LEAST_SCALE of its weight.
+    """
+    from scipy.sparse import hstack
+
+    if int(items.counts.sum()) == len(codes) * int(packed.length.sum()):
+        return items
+    whole, groups = sequence_counts(packed, codes, n_values)
+    scale = max(LEAST_SCALE, (int(items.counts.sum()) / max(1, int(whole.sum()))) ** 2)
+    return replace(
+        items,
+        counts=hstack([items.counts, whole], format="csr"),
+        groups=np.concatenate([items.groups, groups + np.int32(len(codes))]),
+        weights=np.concatenate([items.weights, scale * items.weights]),
+    )

@@ -1,7 +1,6 @@
 """Input and output of packing: pieces of documents, and a plan of the runs in each sequence.
 
-Letters: P pieces, Q runs, S sequences, L tokens a sequence.
-Guarantee: plans refer to tokens and never hold them; every token of the pieces is in exactly one sequence.
+Letters: P pieces, Q runs, S sequences, L tokens a sequence. Plans refer to tokens and never hold them.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dagster_divorder.core.spans import Spans
 
 Ints = NDArray[np.int64]
 Vectors = Callable[[Ints], NDArray[np.float32]]
@@ -40,11 +41,10 @@ class Pieces:
         """These pieces, then others."""
         if not len(self):
             return other
-        return Pieces(
-            np.concatenate([self.document, other.document]),
-            np.concatenate([self.start, other.start]),
-            np.concatenate([self.length, other.length]),
+        columns = (
+            (getattr(runs, name) for runs in (self, other)) for name in ("document", "start", "length")
         )
+        return Pieces(*(np.concatenate([*column]) for column in columns))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,4 +115,41 @@ def cut(pieces: Pieces, piece_tokens: int) -> Pieces:
         pieces.document[piece],
         pieces.start[piece] + before,
         np.minimum(piece_tokens, pieces.length[piece] - before),
+    )
+
+
+def remaining(pieces: Pieces, consumed: PackedSequences | Pieces) -> Pieces:
+    """The tokens of pieces outside consumed runs, in the order of the pieces, then by start.
+
+    pieces, consumed: disjoint runs of tokens each. What remains of a piece lies before, between and after the runs
+    inside it, wherever there are tokens. Empty pieces remain. O((P + Q) log (P + Q)).
+    """
+    # Documents laid side by side, a width apart, form one line.
+    width = max(int((runs.start + runs.length).max(initial=0)) for runs in (pieces, consumed)) + 1
+    begins = np.sort(consumed.document * width + consumed.start)
+    ends = np.sort(consumed.document * width + consumed.start + consumed.length)
+    line = width * (int(pieces.document.max(initial=0)) + 1)
+    first, last = np.append(0, ends), np.append(begins, max(line, ends.max(initial=0)))
+    gaps = Spans(first[first < last], last[first < last])
+    full = np.flatnonzero(pieces.length)
+    at, start, end = gaps.cut((pieces.document * width + pieces.start)[full], pieces.length[full])
+    # Pieces without tokens remain.
+    piece = np.concatenate([full[at], np.flatnonzero(pieces.length == 0)])
+    start, end = (np.append(of, np.zeros(len(piece) - len(at), np.int64)) for of in (start, end))
+    order = np.argsort(piece, kind="stable")
+    piece, start, end = piece[order], start[order], end[order]
+    return Pieces(pieces.document[piece], pieces.start[piece] + start, end - start)
+
+
+def join(*plans: PackedSequences) -> PackedSequences:
+    """The sequences of the plans, one plan after another."""
+    if len(plans) == 1:
+        return plans[0]
+    return PackedSequences(
+        document=np.concatenate([plan.document for plan in plans]),
+        start=np.concatenate([plan.start for plan in plans]),
+        length=np.concatenate([plan.length for plan in plans]),
+        indptr=np.cumsum(np.concatenate([[0], *(np.diff(plan.indptr) for plan in plans)])),
+        sequence_length=plans[-1].sequence_length,
+        without_tokens=sum(plan.without_tokens for plan in plans),
     )

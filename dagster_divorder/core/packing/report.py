@@ -1,8 +1,13 @@
-"""Padding, cuts, and documents a sequence, of a packing plan."""
+"""What a plan of sequences holds: padding, cuts and documents a sequence; whether every token is in it once; how far
+copies stand apart.
+
+Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copies of one text.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,58 +16,35 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
-@dataclass(frozen=True)
-class PerSequence:
-    """Mean, smallest and largest over the sequences; 0 without sequences."""
+def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> dict[str, Any]:
+    """Figures of a plan: `sequences`; `packed_documents`; `tokens`; `without_tokens`, empty pieces that it leaves out;
+    `padding` in tokens, and its share of all tokens that a trainer reads; `cut_documents`, which continue in another
+    sequence (the truncated documents of Ding et al. 2024), and their share; distinct documents and clusters a sequence
+    (`mean`, `min`, `max`; None for clusters without labels). labels: int (N,), the cluster of each document. O(Q log Q)
+    in the cut documents."""
+    documents, tokens = len(distinct_values(packed.document)), int(packed.length.sum())
+    padding, cut_documents = int(packed.padding.sum()), _cut_documents(packed)
 
-    mean: float
-    min: int
-    max: int
+    def per_sequence(values: NDArray[np.integer]) -> dict[str, float]:
+        distinct = distinct_per_sequence(packed.indptr, values)
+        if not len(distinct):
+            return {"mean": 0.0, "min": 0, "max": 0}
+        return {"mean": float(distinct.mean()), "min": int(distinct.min()), "max": int(distinct.max())}
 
-
-@dataclass(frozen=True)
-class PackingReport:
-    """sequences, packed_documents, tokens: of the plan. without_tokens: empty pieces, which the plan leaves out.
-
-    padding: tokens of padding; padding_share: relative to all tokens that a trainer reads. cut_documents: documents
-    that continue in another sequence (the truncated documents of Ding et al. 2024); cut_share: relative to the plan's
-    documents. documents_per_sequence, clusters_per_sequence: distinct ones; without labels clusters_per_sequence is
-    None.
-    """
-
-    sequences: int
-    packed_documents: int
-    tokens: int
-    without_tokens: int
-    padding: int
-    padding_share: float
-    cut_documents: int
-    cut_share: float
-    documents_per_sequence: PerSequence
-    clusters_per_sequence: PerSequence | None
-
-
-def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> PackingReport:
-    """Report on a plan. labels: int (N,), the cluster of each document. O(Q log Q) in the cut documents."""
-    packed_documents = len(distinct_values(packed.document))
-    tokens = int(packed.length.sum())
-    padding = len(packed) * packed.sequence_length - tokens
-    cut_documents = _cut_documents(packed)
-    clusters = None
-    if labels is not None:
-        clusters = _summary(distinct_per_sequence(packed.indptr, np.asarray(labels)[packed.document]))
-    return PackingReport(
-        sequences=len(packed),
-        packed_documents=packed_documents,
-        tokens=tokens,
-        without_tokens=packed.without_tokens,
-        padding=padding,
-        padding_share=padding / max(tokens + padding, 1),
-        cut_documents=cut_documents,
-        cut_share=cut_documents / max(packed_documents, 1),
-        documents_per_sequence=_summary(distinct_per_sequence(packed.indptr, packed.document)),
-        clusters_per_sequence=clusters,
-    )
+    return {
+        "sequences": len(packed),
+        "packed_documents": documents,
+        "tokens": tokens,
+        "without_tokens": packed.without_tokens,
+        "padding": padding,
+        "padding_share": padding / max(tokens + padding, 1),
+        "cut_documents": cut_documents,
+        "cut_share": cut_documents / max(documents, 1),
+        "documents_per_sequence": per_sequence(packed.document),
+        "clusters_per_sequence": None
+        if labels is None
+        else per_sequence(np.asarray(labels)[packed.document]),
+    }
 
 
 def distinct_per_sequence(indptr: Ints, values: NDArray[np.integer]) -> Ints:
@@ -87,7 +69,85 @@ def _cut_documents(packed: PackedSequences) -> int:
     return len(distinct_values(document[(start > 0) & ~joined]))
 
 
-def _summary(values: Ints | NDArray[np.integer]) -> PerSequence:
-    if not len(values):
-        return PerSequence(0.0, 0, 0)
-    return PerSequence(float(values.mean()), int(values.min()), int(values.max()))
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """tokens: of all documents. missing: in no run. doubled: repeats. outside: beyond a document's end, or in an
+    unknown document. first: the lowest known document with a fault; None if there is none."""
+
+    tokens: int
+    missing: int
+    doubled: int
+    outside: int
+    first: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token is in exactly one run."""
+        return not (self.missing or self.doubled or self.outside)
+
+
+def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
+    """Counts how the runs of a plan cover documents of `lengths`, int64 (N,), in tokens."""
+    known = (packed.document >= 0) & (packed.document < len(lengths))
+    document, start, length = packed.document[known], packed.start[known], packed.length[known]
+    # Documents are laid end to end; each run counts from the furthest end of those that begin before it.
+    begins = np.cumsum(lengths) - lengths
+    end = begins[document] + np.minimum(start + length, lengths[document])
+    start = np.minimum(begins[document] + start, end)
+    order = np.argsort(start, kind="stable")
+    reached = np.maximum.accumulate(np.append(0, end[order]))[:-1]
+    new = np.maximum(end[order] - np.maximum(start[order], reached), 0)
+    covered, in_plan = (
+        np.bincount(of, tokens, len(lengths)).astype(np.int64)
+        for of, tokens in ((document[order], new), (document, length))
+    )
+    inside = int((end - start).sum())
+    fault = np.flatnonzero((covered != lengths) | (in_plan > lengths))
+    return Coverage(
+        tokens=int(lengths.sum()),
+        missing=int((lengths - covered).sum()),
+        doubled=inside - int(covered.sum()),
+        outside=int(packed.length.sum()) - inside,
+        first=int(fault[0]) if len(fault) else None,
+    )
+
+
+def sequence_spacing(packed: PackedSequences, epochs: ArrayLike, texts: Ints) -> dict[str, Any]:
+    """Distances, in sequences, between successive copies of a token if sequences are read in the orders `epochs`, int
+    (E, S); each is read E times in all.
+
+    texts: int64 (N,), equal for documents of equal text. The tokens 0, L, 2 L, ... of every text are measured. Figures:
+    `copies`, documents that repeat another's text; `together`, successive copies in one sequence; `smallest` and
+    `median` distance, and both relative to the even distance, S / r (`_share`); None without copies. O(Q log Q), and r
+    operations for each measured token of a text with r copies.
+    """
+    orders = np.atleast_2d(np.asarray(epochs, np.int64))
+    step = packed.sequence_length
+    # Documents with each text.
+    copies = np.bincount(texts[distinct_values(packed.document)], minlength=texts.max(initial=-1) + 1)
+    run = np.flatnonzero(copies[texts[packed.document]] > 1)
+    first = -(-packed.start[run] // step)
+    tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)
+    repeated = int(copies[copies > 1].sum() - (copies > 1).sum())
+    if not tokens.sum():
+        names = ("smallest", "median", "smallest_share", "median_share")
+        return {"copies": repeated, "together": 0, **dict.fromkeys(names)}
+    token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
+    text = texts[packed.document[run]].repeat(tokens)
+    sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
+    # A row may name a sequence twice and another never, if all rows together name each E times.
+    places = np.argsort(orders, axis=None, kind="stable").reshape(len(packed), -1).T[:, sequence]
+    text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
+    by_token = np.lexsort((places, token, text))
+    text, token, places = text[by_token], token[by_token], places[by_token]
+    again = np.flatnonzero((text[1:] == text[:-1]) & (token[1:] == token[:-1]))
+    distance = places[again + 1] - places[again]
+    share = distance * copies[text[again]] / len(packed)
+    return {
+        "copies": repeated,
+        "together": int((distance == 0).sum()),
+        "smallest": int(distance.min()),
+        "median": float(np.median(distance)),
+        "smallest_share": float(share.min()),
+        "median_share": float(np.median(share)),
+    }

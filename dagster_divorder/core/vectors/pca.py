@@ -59,7 +59,7 @@ def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDAr
 
     NaN and infinity become NaN. InputError: the vectors have other dims than the fit.
     """
-    from dagster_divorder.core.kernels.project import project_rows
+    from dagster_divorder.core.kernels.pool import project_rows
 
     dims, components = pca.axes.shape
     if vectors.ndim != 2 or vectors.shape[1] != dims:

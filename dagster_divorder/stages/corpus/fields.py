@@ -66,13 +66,9 @@ def score_field(settings: Settings) -> str | None:
 
 
 def coded_traits(settings: Settings) -> list[str]:
-    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used. A
-    crossed trait comes behind the two that it crosses."""
-    crossed = [settings.mixed_trait] if settings.repeats else []
-    own = [
-        trait for trait in settings.order.traits if trait not in crossed or len(settings.mixed_traits) == 1
-    ]
-    return list(dict.fromkeys([*own, *(settings.mixed_traits if crossed else ()), *crossed]))
+    """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used."""
+    mixed = [settings.mixed_trait] if settings.repeats else []
+    return list(dict.fromkeys([*settings.order.traits, *mixed]))
 
 
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
@@ -83,10 +79,8 @@ def _named(settings: Settings) -> list[tuple[str, str, bool]]:
         ("selection.quality", settings.selection.quality_field if settings.selects else None, True),
         ("curriculum.score", score_field(settings), True),
     ]
-    mixed = settings.mixed_traits if settings.repeats else ()
-    traits = [("mixing.trait", trait, False) for trait in mixed]
-    crossed = settings.mixed_trait if len(mixed) > 1 else None
-    traits += [("order.traits", trait, False) for trait in settings.order.traits if trait != crossed]
+    traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
+    traits += [("order.traits", trait, False) for trait in settings.order.traits]
     named += [trait for trait in traits if trait[1] not in built_in(settings)]
     return [(setting, field, number) for setting, field, number in named if field]
 
@@ -190,8 +184,8 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
 
 def category_fields(settings: Settings) -> set[str]:
     """Fields whose whole numbers are names, not amounts: the source, and `mixing.trait` if it is used."""
-    mixed = settings.mixed_traits if settings.repeats else ()
-    return {field for field in (settings.input.source_field, *mixed) if field} - {*built_in(settings)}
+    mixed = settings.mixed_trait if settings.repeats else None
+    return {field for field in (settings.input.source_field, mixed) if field} - {*built_in(settings)}
 
 
 def load_fields(run: Run, *fields: str) -> pa.Table:

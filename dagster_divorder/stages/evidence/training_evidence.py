@@ -383,7 +383,7 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
         heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
     if not run.settings.heldout.paths:
-        trait = run.settings.mixed_traits[0]
+        trait = run.settings.mixed_trait
         without = sorted(set(load_stream(run).traits.names[trait]) - rows.keys())
         if without:
             notes.append(

@@ -62,24 +62,23 @@ class ConsumedRecords(NamedTuple):
 
 
 def _consumed_ids(run: Run) -> tuple[np.ndarray, ConsumedRecords]:
-    """(ids of the records that stay, uint64 (n, 2); what stays of them). Does not need the stream.
-
-    Raises:
-        InputError: as `freeze_prefix`.
-    """
+    """(ids of the records that stay, uint64 (n, 2); what stays of them). Does not need the stream."""
     if not run.settings.order.keeps:
         return np.empty((0, 2), np.uint64), ConsumedRecords(*(np.zeros(0, np.int64) for _ in range(3)))
     fitted = load_fitted(run.store, "frozen", run.graph["frozen"].key(run))
     files = fitted.files if fitted and not frozen_drift(run, fitted) else freeze_prefix(run)
-    arrays = [unpack(files[name]) for name in (DOCUMENTS, SEQUENCES)]
-    ids, copy = (np.concatenate([frozen[name] for frozen in arrays]) for name in ("id", "copy"))
+    documents, sequences = (unpack(files[name]) for name in (DOCUMENTS, SEQUENCES))
+    ids, copy = (np.concatenate([documents[name], sequences[name]]) for name in ("id", "copy"))
     records = distinct(ids)
-    times, in_sequences = (np.zeros(len(records.first), np.int64) for _ in range(2))
-    np.maximum.at(times, records.inverse, dense_copies(records.inverse, copy) + 1)
-    runs = slice(len(arrays[0]["id"]), None)
-    np.maximum.at(in_sequences, records.inverse[runs], dense_copies(records.inverse[runs], copy[runs]) + 1)
-    tokens = np.bincount(records.inverse[runs], arrays[1]["length"], len(times)).astype(np.int64)
-    return ids[records.first], ConsumedRecords(times, in_sequences, tokens)
+
+    def most_times(part: slice) -> np.ndarray:
+        of, times = records.inverse[part], np.zeros(len(records.first), np.int64)
+        np.maximum.at(times, of, dense_copies(of, copy[part]) + 1)
+        return times
+
+    runs = slice(len(documents["id"]), None)
+    tokens = np.bincount(records.inverse[runs], sequences["length"], len(records.first)).astype(np.int64)
+    return ids[records.first], ConsumedRecords(most_times(slice(None)), most_times(runs), tokens)
 
 
 def consumed_records(run: Run) -> ConsumedRecords:
@@ -87,18 +86,11 @@ def consumed_records(run: Run) -> ConsumedRecords:
     ids, consumed = _consumed_ids(run)
     known, row = distinct_records(run)
     place, equal = places(ids, known), np.bincount(row, minlength=len(known))[row]
+    of_known = np.zeros((3, len(known)), np.int64)
+    of_known[:, place[place >= 0]] = np.stack(consumed)[:, place >= 0]
+    times, in_sequences, tokens = of_known[:, row]
     before = equal - 1 - copy_number(row)
-
-    def of_records(amounts: np.ndarray) -> np.ndarray:
-        of_known = np.zeros(len(known), amounts.dtype)
-        of_known[place[place >= 0]] = amounts[place >= 0]
-        return of_known[row]
-
-    return ConsumedRecords(
-        (of_records(consumed.times) + before) // equal,
-        (of_records(consumed.in_sequences) + before) // equal,
-        of_records(consumed.tokens) / equal,
-    )
+    return ConsumedRecords((times + before) // equal, (in_sequences + before) // equal, tokens / equal)
 
 
 def distinct_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -116,9 +108,7 @@ def consumed_record_mask(run: Run) -> np.ndarray:
 
 def consumed_text_mask(run: Run) -> np.ndarray:
     """Which records have a text that a trainer has consumed, bool (N,)."""
-    consumed = np.zeros(len(run.view), bool)
-    consumed[run.copies[consumed_record_mask(run)]] = True
-    return consumed[run.copies]
+    return np.isin(run.copies, run.copies[consumed_record_mask(run)])
 
 
 def consumed_version(run: Run) -> str:
@@ -226,13 +216,13 @@ def _packs(orders: Orders) -> bool:
 def _other_settings(run: Run, packed: Receipt | Result) -> str:
     """What of the settings that decide tokens and sequences was other when the plan was made, in words; "" if
     nothing."""
-    length, end_of_text = run.settings.sequence.length, run.settings.packing.end_of_text
-    now = {"sequence.length": length, "packing.end_of_text": end_of_text}
-    then = {
-        "sequence.length": packed.facts["sequence_length"],
-        "packing.end_of_text": packed.facts.get("end_of_text", end_of_text),
-    }
-    changed = [f"{name} was {then[name]}, is {now[name]}".lower() for name in now if then[name] != now[name]]
+    changed = []
+    for key, name, now in (
+        ("sequence_length", "sequence.length", run.settings.sequence.length),
+        ("end_of_text", "packing.end_of_text", run.settings.packing.end_of_text),
+    ):
+        if (then := packed.facts.get(key, now)) != now:
+            changed.append(f"{name} was {then}, is {now}".lower())
     if packed.facts["tokens_key"] != run.receipt("token_counts").key:
         changed.append("the base model was another")
     return "; ".join(changed)
@@ -252,11 +242,7 @@ def refuse_to_extend(run: Run) -> None:
 
 
 def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, bytes]:
-    """What is to be pinned of the plan that is extended. fitted: what is pinned.
-
-    Raises:
-        InputError: there is an output, but the store has no plan of it.
-    """
+    """What is to be pinned of the plan that is extended. fitted: what is pinned."""
     plan, last = plan_that_stays(run), load_receipt(run.store, ORDERS[0])
     orders: Orders | None = plan.orders if plan else None
     if orders is None and load_receipt(run.store, OUTPUT):
@@ -270,13 +256,9 @@ def _extended_prefix(run: Run, fitted: Fitted | None = None) -> Mapping[str, byt
             return {name: fitted.files[name] for name in (DOCUMENTS, SEQUENCES)}
         orders = orders if made_with else None
     if orders is None:
-        nothing = {"id": np.empty((0, 2), np.uint64), "copy": np.zeros(0, np.int64)}
-        nothing["stretches"] = np.zeros(1, np.int64)
-        runs = {
-            "start": np.zeros(0, np.int64),
-            "length": np.zeros(0, np.int64),
-            "indptr": np.zeros(1, np.int64),
-        }
+        none, begin = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        nothing = {"id": np.empty((0, 2), np.uint64), "copy": none, "stretches": begin}
+        runs = {"start": none, "length": none, "indptr": begin}
         return {DOCUMENTS: pack(nothing), SEQUENCES: pack(nothing | runs)}
     return _beginning(run, orders, _sequences_that_stay(run, orders))
 
@@ -290,11 +272,9 @@ def _sequences_that_stay(run: Run, orders: Orders) -> int:
 
 def full_sequences(orders: Orders) -> int:
     """The sequences of an epoch of a plan, without a last one that its packing could not fill."""
-    packed = orders["packed_sequences"]
-    not_full = packed.figures.get("method") in FILLED and (
-        packed.figures["last_sequence_tokens"] < packed.facts["sequence_length"]
-    )
-    return int(packed.facts["sequences"]) - bool(not_full)
+    facts, figures = orders["packed_sequences"].facts, orders["packed_sequences"].figures
+    filled = figures.get("method") in FILLED
+    return int(facts["sequences"]) - (filled and figures["last_sequence_tokens"] < facts["sequence_length"])
 
 
 def refuse_other_plans(run: Run) -> None:
@@ -388,19 +368,15 @@ def refuse_to_reorder(run: Run, fingerprint: str) -> None:
     """
     if run.settings.order.frozen_tokens is not None:
         return
-    ordered = {str(place) for place, _ in in_training_order(run.settings)}
-    others = {
-        place: plan
-        for place, plan in plans_in_place(run).items()
-        if place in ordered and not (plan and plan.fingerprint == fingerprint)
-    }
+    ordered, present = {str(place) for place, _ in in_training_order(run.settings)}, plans_in_place(run)
+    others = {place: plan for place, plan in present.items() if place in ordered}
+    others = {place: plan for place, plan in others.items() if not plan or plan.fingerprint != fingerprint}
     if not others:
         return
-    unit = "row" if run.settings.exports.formats else "record"
+    unit, change = "row" if run.settings.exports.formats else "record", None
     plan, *rest = others.values()
-    known = plan and all(other == plan for other in rest)
-    now = {stage: run.receipt(stage) for stage in ORDERS}
-    change = first_change(run, plan.orders, now, unit) if plan and known else None
+    if plan and all(other == plan for other in rest):
+        change = first_change(run, plan.orders, {stage: run.receipt(stage) for stage in ORDERS}, unit)
     if change and change[0] == change[1]:
         return
     begins = (

@@ -73,7 +73,7 @@ def leaves_out(settings: Settings, stage: str) -> bool:
         return settings.holds_out
     # The draw leaves out what a trainer has consumed, and counting that needs tokens and the base model.
     consumed = ("base_model",) if settings.order.frozen_tokens else ()
-    trait = settings.mixed_traits[0]
+    trait = settings.mixed_trait
     return stage not in (*consumed, *(_LEARNT_BEFORE[trait] if trait in built_in(settings) else ()))
 
 
@@ -119,32 +119,29 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
 
 class _Documents(NamedTuple):
     """The D different texts of the corpus in the order of their first records. records: these, int64 (D,). ids: uint64
-    (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code. edges: of the
-    bins of a numeric trait."""
+    (D, 2). sizes: bytes of text, int64 (D,). codes: values of `mixing.trait`, int (D,). names: by code."""
 
     records: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
     names: tuple[str, ...]
-    edges: np.ndarray | None
 
 
-def _documents(run: Run, edges: np.ndarray | None) -> _Documents:
-    """edges: of the bins of a numeric field, float64 (bins - 1,); None to compute them now."""
-    view, trait = run.view, run.settings.mixed_traits[0]
+def _documents(run: Run) -> _Documents:
+    view, trait = run.view, run.settings.mixed_trait
     first = np.flatnonzero(run.are_first)
     ids = run.records.text_ids(view.fragments)
     sizes = run.records.fragments.column(view.fragments, "text_size")
-    fields, bins = load_fields(run, *{trait}.difference(built_in(run.settings))), None
+    bins = None
+    fields = load_fields(run, *{trait}.difference(built_in(run.settings)))
     if trait not in built_in(run.settings):
         # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
-        number = is_number((column := fields.column(trait)).type)
-        if number and edges is None:
-            edges = column_codes(column, bins=BINS).edges
-        bins = {trait: edges} if number and edges is not None else {}
+        column = fields.column(trait)
+        edges = column_codes(column, bins=BINS).edges if is_number(column.type) else None
+        bins = {} if edges is None else {trait: edges}
     codes, names = trait_codes(run, trait, fields, bins)
-    return _Documents(first, ids[first], sizes[first], codes[first], names, edges)
+    return _Documents(first, ids[first], sizes[first], codes[first], names)
 
 
 def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
@@ -157,21 +154,17 @@ def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
 
 
 def _choose_heldout(run: Run) -> Mapping[str, bytes]:
-    """
-    Raises:
-        InputError: no document would be held out, or more than MAX_BYTES of text.
-    """
     if run.settings.heldout.paths:
         table, ids = _read_files(run)
         return {IDS: pack({"ids": ids}), DOCUMENTS: pack_parquet(table, "zstd")}
-    documents = _documents(run, None)
+    documents = _documents(run)
     fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(fitted.files[IDS])["ids"] if fitted else np.empty((0, 2), np.uint64)
     chosen = _chosen(run, documents, before)
     share = run.settings.heldout.share
     if not chosen.any():
         raise InputError(
-            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_traits[0]}; "
+            f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_trait}; "
             "expected at least one document: raise heldout.documents, or set it to files"
         )
     if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
@@ -179,8 +172,7 @@ def _choose_heldout(run: Run) -> Mapping[str, bytes]:
     # Documents that are gone from the corpus stay held out, since they may come back.
     ids = np.concatenate([documents.ids[chosen], before])
     ids = ids[distinct(ids).first]
-    arrays = {"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]}
-    return {IDS: pack(arrays if documents.edges is None else arrays | {"edges": documents.edges})}
+    return {IDS: pack({"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]})}
 
 
 def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
@@ -189,15 +181,14 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    arrays = unpack(fitted.files[IDS])
-    documents, before = _documents(run, arrays.get("edges")), arrays["ids"]
+    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
     kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
     if not kept.any():
         return "no held-out document is in the corpus any more"
     without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
     if not len(without):
         return None
-    return f"no document of {run.settings.mixed_traits[0]} {documents.names[without[0]]} is held out"
+    return f"no document of {run.settings.mixed_trait} {documents.names[without[0]]} is held out"
 
 
 def _too_large(subject: str, size: int, remedy: str) -> InputError:
@@ -209,13 +200,9 @@ def _too_large(subject: str, size: int, remedy: str) -> InputError:
 def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
     """The documents of the files in `heldout.documents`, each once, by rising id: (a table, the ids uint64 (H, 2)).
     Columns: `source`, the value of `mixing.trait`, or the file's name without its suffixes; `id`, hex; `text`;
-    `record`, the line, or the row as a struct.
-
-    Raises:
-        InputError: a file cannot be read or has an unusable record, or the files hold no document or too much text.
-    """
+    `record`, the line, or the row as a struct."""
     settings = run.settings
-    files, trait = _find(run), settings.mixed_traits[0]
+    files, trait = _find(run), settings.mixed_trait
     field = None if trait in built_in(settings) else files.shape.field(trait)
     sources, texts, records, ids = [], [], [], []
     size = 0
@@ -254,11 +241,7 @@ def _read_files(run: Run) -> tuple[pa.Table, np.ndarray]:
 
 
 def _blocks(files: Found) -> Iterator[tuple[Source, int, Block]]:
-    """(file, lines before the block, block) of all files.
-
-    Raises:
-        InputError: a file cannot be read, or its columns differ from the first one's; or its last line is cut off.
-    """
+    """(file, lines before the block, block) of all files."""
     schema = None
     for path in files.files:
         number = 0
@@ -309,7 +292,7 @@ def _find(run: Run) -> Found:
 def _decided_by(run: Run) -> dict[str, Any]:
     """The contents of the files, or the tags of files at URLs; with a share, what decides records' ids, but neither the
     corpus nor its traits."""
-    heldout, trait = run.settings.heldout, run.settings.mixed_traits[0]
+    heldout, trait = run.settings.heldout, run.settings.mixed_trait
     if not heldout.paths:
         share = {"share": heldout.share, "seed": run.settings.seed}
         return {"trait": trait, **share, "records": run.receipt("raw_docs").key}
@@ -331,9 +314,9 @@ def _decided_by(run: Run) -> dict[str, Any]:
 def _heldout_reads(settings: Settings) -> tuple[str, ...]:
     if settings.heldout.paths:
         return ("raw_docs",)
-    if settings.mixed_traits[0] not in built_in(settings):
+    if settings.mixed_trait not in built_in(settings):
         return ("raw_docs", "fields", *(["token_counts"] if settings.order.frozen_tokens else []))
-    clusters = ("centroids", "clusters") if settings.mixed_traits[0] == "cluster" else ()
+    clusters = ("centroids", "clusters") if settings.mixed_trait == "cluster" else ()
     return ("raw_docs", "token_counts", "bin_edges", *clusters)
 
 

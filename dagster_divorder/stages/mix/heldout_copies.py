@@ -62,7 +62,7 @@ def load_heldout(run: Run) -> Heldout:
     same = place >= 0
     equal = held_out_places(run)
     heldout = Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
-    traits, trait = load_traits(run), run.settings.mixed_traits[0]
+    traits, trait = load_traits(run), run.settings.mixed_trait
     trained = np.unique(traits.codes[trait][~heldout.removed])
     lost = np.setdiff1d(traits.codes[trait], trained)
     if len(lost):
@@ -83,7 +83,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     if run.settings.heldout.paths:
         table = heldout_files(run)
     else:
-        view, traits, trait = run.view, load_traits(run), run.settings.mixed_traits[0]
+        view, traits, trait = run.view, load_traits(run), run.settings.mixed_trait
         first = np.flatnonzero(run.are_first)
         first = first[heldout.documents[first]]
         ids = hex_ids(heldout.ids[heldout.to[first]])
@@ -105,15 +105,13 @@ def _as_read(run: Run, table: pa.Table) -> pa.Table:
     from dagster_divorder.models.chat_tokens import as_read
     from dagster_divorder.models.validation import SPANS, TRAINED
 
+    template, place = template_of(run), table.schema.get_field_index("text")
     read = [
-        as_read(document, template_of(run), run.settings.chats.train_on)
-        for document in table["text"].to_pylist()
+        as_read(document, template, run.settings.chats.train_on) for document in table["text"].to_pylist()
     ]
-    place = table.schema.get_field_index("text")
     spans = [[{"first": first, "last": last} for first, last in conversation.spans] for conversation in read]
-    return table.set_column(
-        place, "text", pa.array([conversation.text for conversation in read], pa.large_string())
-    ).add_column(place + 1, TRAINED, pa.array(spans, SPANS))
+    texts = pa.array([conversation.text for conversation in read], pa.large_string())
+    return table.set_column(place, "text", texts).add_column(place + 1, TRAINED, pa.array(spans, SPANS))
 
 
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
@@ -125,11 +123,9 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
         removed &= ~(heldout.documents & run.are_first)
     records = np.flatnonzero(removed)
     documents = hex_ids(heldout.ids[heldout.to[records]])
+    rows = zip(records.tolist(), record_names(run, records), documents, strict=True)
     return b"".join(
-        orjson.dumps({"record": record, "id": name, "document": document}, option=orjson.OPT_APPEND_NEWLINE)
-        for record, name, document in zip(
-            records.tolist(), record_names(run, records), documents, strict=True
-        )
+        orjson.dumps(dict(zip(("record", "id", "document"), row, strict=True))) + b"\n" for row in rows
     )
 
 

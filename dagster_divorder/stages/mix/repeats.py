@@ -37,7 +37,7 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.mix.consumed import consumed_records, consumed_version
@@ -46,7 +46,6 @@ from dagster_divorder.stages.mix.subset_selection import load_selected, selectio
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import distinct
-from dagster_divorder.store.state import Receipt
 
 MOST_EPOCHS = 10_000
 """Most epochs of one value: the stream has an item for each time that a record is trained on."""
@@ -70,14 +69,9 @@ def load_times(run: Run) -> np.ndarray:
     return run.arrays("repeats", "times")["times"]
 
 
-def load_packed_times(run: Run) -> np.ndarray:
-    """How often sequences hold each record, int32 (N,)."""
-    return run.arrays("repeats", "times")["packed"]
-
-
-def load_quotas(run: Run) -> np.ndarray:
-    """Tokens of each value of `mixing.trait` in each phase that is left, float64 (K, S)."""
-    return run.arrays("repeats", "times")["quotas"]
+def load_plan(run: Run) -> dict[str, np.ndarray]:
+    """`times`, `packed` and `quotas`, as the module describes."""
+    return run.arrays("repeats", "times")
 
 
 def stream_records(run: Run) -> np.ndarray | None:
@@ -140,7 +134,8 @@ def load_mixing(run: Run) -> dict[str, Any]:
 
 def _plan_repeats(run: Run) -> Made:
     trait, traits = run.settings.mixed_trait, load_traits(run)
-    training = np.flatnonzero(_may_be_trained_on(run))
+    barred = dict(_barred(run))
+    training = np.flatnonzero(~np.logical_or.reduce([*barred.values()]))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
     # Epochs that are packed anew have one mix each, whatever was read of them.
@@ -150,11 +145,12 @@ def _plan_repeats(run: Run) -> Made:
     of_records = (read_before.tokens * traits.counted / lengths)[training] * (epochs == 1)
     read = np.rint(np.bincount(codes, of_records, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
-    values = [_name_hashes(names)[codes]]
-    values += [
-        _name_hashes(trained.names[name])[trained.codes[name]]
-        for name in sorted(trained.codes)
-        if name != trait
+    # Unlike codes, hashes of names do not depend on the other values.
+    values = [
+        np.array([xxhash.xxh3_64_intdigest(of.encode()) for of in trained.names[name]], np.uint64)[
+            trained.codes[name]
+        ]
+        for name in [trait, *sorted({*trained.codes} - {trait})]
     ]
     consumed = read_before.in_sequences[training]
     order = even_order(values, _draws(run)[training])
@@ -163,7 +159,12 @@ def _plan_repeats(run: Run) -> Made:
     # Documents that stay in the curated output need not be in a sequence.
     times = np.maximum(packed, read_before.times).astype(np.int32)
     consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
-    _note_overdrawn_values(run, names, epochs * plan.tokens, consumed_tokens)
+    for value in np.flatnonzero(consumed_tokens > epochs * plan.tokens)[:MOST_NAMED]:
+        run.progress.note(
+            f"a trainer has consumed {consumed_tokens[value]:,} tokens of {trait} {names[value]!r} "
+            f"(order.frozen_tokens), more than its share of {epochs * plan.tokens[value]:,}; they stay, and no others "
+            "are added"
+        )
 
     def by_value(amounts: np.ndarray, codes: np.ndarray = codes) -> np.ndarray:
         return np.bincount(codes, amounts, len(names)).astype(np.int64)
@@ -184,10 +185,14 @@ def _plan_repeats(run: Run) -> Made:
         "times": {"times": times, "packed": packed, "quotas": quotas},
         "values": [dict(zip(["value", *columns], row, strict=True)) for row in rows],
     }
+    # Each record counts once, for the first reason.
+    left_out, rest = {}, (packed == 0) & (read_before.in_sequences == 0)
+    for reason, of_reason in barred.items():
+        left_out[reason], rest = int((rest & of_reason).sum()), rest & ~of_reason
     items = int(times.sum(dtype=np.int64))
     figures = {
         "items": items,
-        "left_out": _count_left_out(run, (packed == 0) & (read_before.in_sequences == 0)),
+        "left_out": {**left_out, "left out of the mix": int(rest.sum())},
         "most_repeats": int(times.max(initial=0)),
         "tokens_trained_on": int(stream.sum()),
         "unique_tokens_trained_on": int((tokens * used).sum()),
@@ -204,16 +209,9 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
         plan = plan_mix("natural", values, max_repeats=mixing.max_repeats)
         quotas = np.maximum(plan.tokens - read, 0.0)[:, np.newaxis]
     else:
-        plan, quotas = plan_phases(
-            [
-                (phase.until if phase.tokens is None else phase.tokens, phase.weights)
-                for phase in mixing.phases
-            ],
-            values,
-            total_tokens=mixing.total_tokens,
-            max_repeats=mixing.max_repeats,
-            read=read,
-        )
+        phases = [(of.until if of.tokens is None else of.tokens, of.weights) for of in mixing.phases]
+        limits = {"total_tokens": mixing.total_tokens, "max_repeats": mixing.max_repeats}
+        plan, quotas = plan_phases(phases, values, **limits, read=read)
     most = int(plan.epochs.argmax())
     if plan.epochs[most] > MOST_EPOCHS:
         raise InputError(
@@ -225,9 +223,8 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             # The sum of very large weights overflows.
             largest = max(phase.weights.values())
             total = sum(share / largest for share in phase.weights.values())
-            shares = ", ".join(
-                f"{name} {share / largest / total:.4g}" for name, share in phase.weights.items() if share
-            )
+            scaled = {name: share / largest / total for name, share in phase.weights.items()}
+            shares = ", ".join(f"{name} {share:.4g}" for name, share in scaled.items() if share)
             run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
 
@@ -244,21 +241,6 @@ def _draws(run: Run) -> np.ndarray:
     return (ids ^ mask) * (factor | np.uint64(1))
 
 
-def _name_hashes(names: Sequence[str]) -> np.ndarray:
-    """Hashes of names, uint64 (J,); unlike codes, they do not depend on the other values."""
-    return np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
-
-
-def _note_overdrawn_values(run: Run, names: Sequence[str], planned: np.ndarray, consumed: np.ndarray) -> None:
-    """Note the values of which a trainer has read more than their share. planned, consumed: tokens by value, int64
-    (J,)."""
-    for value in np.flatnonzero(consumed > planned)[:MOST_NAMED]:
-        run.progress.note(
-            f"a trainer has consumed {consumed[value]:,} tokens of {run.settings.mixed_trait} {names[value]!r} "
-            f"(order.frozen_tokens), more than its share of {planned[value]:,}; they stay, and no others are added"
-        )
-
-
 def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:
     """(reason, the records that it keeps out of training, bool (N,)), the first reason of a record first."""
     if run.settings.holds_out:
@@ -270,32 +252,14 @@ def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:
     yield "cut", cut
 
 
-def _count_left_out(run: Run, left_out: np.ndarray) -> dict[str, int]:
-    """Reason -> the records that it leaves out, each counted once. left_out: all of them, bool (N,)."""
-    counts, rest = {}, left_out
-    for reason, barred in _barred(run):
-        counts[reason] = int((rest & barred).sum())
-        rest = rest & ~barred
-    return {**counts, "left out of the mix": int(rest.sum())}
-
-
-def _may_be_trained_on(run: Run) -> np.ndarray:
-    """Which records are selected, not cut, and neither held out nor copies of held-out documents; bool (N,)."""
-    return ~np.logical_or.reduce([barred for _, barred in _barred(run)])
-
-
 def _repeats_reads(settings: Settings) -> tuple[str, ...]:
     ids = ("ids",) if settings.order.cut and settings.input.id_field else ()
     return ("raw_docs", "traits", *ids, *heldout_reads(settings), *selection_reads(settings))
 
 
-def _show_repeats(run: Run, receipt: Receipt) -> Shown:
-    return {"mix": Table(load_sources(run))}
-
-
 REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
-    version=4,
+    version=5,
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,
@@ -304,5 +268,5 @@ REPEATS: WholeCorpus = WholeCorpus(
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",
     compute=_plan_repeats,
-    show=_show_repeats,
+    show=lambda run, receipt: {"mix": Table(load_sources(run))},
 )

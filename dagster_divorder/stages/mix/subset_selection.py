@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Shown, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
@@ -30,7 +30,6 @@ from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 
 REASONS = (
@@ -89,10 +88,6 @@ class _Pool:
 
 
 def _pool(run: Run) -> _Pool:
-    """
-    Raises:
-        InputError: the budget cannot be filled, or is already spent; or a quality is missing or below 0.
-    """
     chosen, view = run.settings.selection, run.view
     asked = chosen.tokens
     assert asked is not None
@@ -104,25 +99,21 @@ def _pool(run: Run) -> _Pool:
     if quality is not None:
         _check_quality(run, rows, quality)
     spent = int(tokens[reasons == CONSUMED].sum())
-    available = spent + int(tokens[rows].sum())
+    available, fault = spent + int(tokens[rows].sum()), ""
+    shortest = int(tokens[rows].min()) if len(rows) else 0
     if asked > available:
         numbers = np.bincount(reasons, minlength=len(REASONS))
-        others = [f"{numbers[reason]:,} {CANNOT[reason]}" for reason in CANNOT if numbers[reason]]
-        raise InputError(
-            f"selection.tokens is {asked:,}, and there are {available:,} tokens to choose from"
-            f"{f' (of {len(view):,} records ' if others else ''}{', '.join(others)}{')' if others else ''}; expected "
-            "fewer: lower selection.tokens"
+        others = ", ".join(f"{numbers[reason]:,} {CANNOT[reason]}" for reason in CANNOT if numbers[reason])
+        of = f" (of {len(view):,} records {others})" if others else ""
+        fault = f"there are {available:,} tokens to choose from{of}; expected fewer: lower"
+    elif asked < spent:
+        fault = f"a trainer has consumed {spent:,} tokens (order.frozen_tokens); expected more: raise"
+    elif not spent and shortest > asked:
+        fault = (
+            f"the shortest record that can be chosen has {shortest:,}; expected room for one at least: raise"
         )
-    if asked < spent:
-        raise InputError(
-            f"selection.tokens is {asked:,}, and a trainer has consumed {spent:,} tokens (order.frozen_tokens); "
-            "expected more: raise selection.tokens"
-        )
-    if rows.size and not spent and (shortest := int(tokens[rows].min())) > asked:
-        raise InputError(
-            f"selection.tokens is {asked:,}, and the shortest record that can be chosen has {shortest:,}; expected "
-            "room for one at least: raise selection.tokens"
-        )
+    if fault:
+        raise InputError(f"selection.tokens is {asked:,}, and {fault} selection.tokens")
     return _Pool(vectors, rows, tokens, reasons, quality, asked - spent)
 
 
@@ -156,11 +147,6 @@ def _quality(run: Run) -> np.ndarray:
 
 
 def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray) -> None:
-    """Check that the candidates, `rows`, have a usable quality.
-
-    Raises:
-        InputError: they do not.
-    """
     name = run.settings.selection.quality
     bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
     if len(bad):
@@ -176,13 +162,6 @@ def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray) -> None:
         )
 
 
-def _random(run: Run, rows: np.ndarray) -> np.ndarray:
-    """A number from 0 to 1 for each candidate, from its text's id and the seed, so that appends change none."""
-    ids = run.records.text_ids(run.view.fragments)
-    mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
-    return ((ids[rows, 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64
-
-
 def _select_subset(run: Run) -> Made:
     from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 
@@ -193,7 +172,10 @@ def _select_subset(run: Run) -> Made:
             "from: set deep.model to a model that knows the words of the texts"
         )
     rows, method = pool.rows, settings.method
-    scores: dict[str, np.ndarray] = {"random": _random(run, rows)}
+    # From a text's id and the seed, so that appends change no record's number.
+    ids = run.records.text_ids(run.view.fragments)
+    mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
+    scores: dict[str, np.ndarray] = {"random": ((ids[rows, 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64}
     figures: dict[str, Any] = {}
     if method == "quality":
         assert pool.quality is not None
@@ -210,9 +192,12 @@ def _select_subset(run: Run) -> Made:
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
     weight[rows] = scores[method]
-    names = pa.array(hex_ids(run.records.ids(run.view.fragments)), pa.string())
-    reasons = pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS)
-    selection = {"record_id": names, "weight": weight, "selected": selected, "reason": reasons}
+    selection = {
+        "record_id": pa.array(hex_ids(run.records.ids(run.view.fragments)), pa.string()),
+        "weight": weight,
+        "selected": selected,
+        "reason": pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS),
+    }
     scored = {row["choice"]: row["vendi"] for row in table}
     numbers = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
     figures |= {
@@ -251,10 +236,6 @@ def load_choices(run: Run) -> list[dict[str, Any]]:
     return run.rows("subset_selection", "choices")
 
 
-def _show_subset_selection(run: Run, receipt: Receipt) -> Shown:
-    return {"choices": Table(load_choices(run))}
-
-
 def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
     chosen = settings.selection
     return (
@@ -277,5 +258,5 @@ SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
     compute=_select_subset,
-    show=_show_subset_selection,
+    show=lambda run, receipt: {"choices": Table(load_choices(run))},
 )

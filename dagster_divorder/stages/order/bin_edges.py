@@ -1,8 +1,7 @@
 """bin_edges: edges of the bins of lengths, turns and numeric fields, at quantiles of the corpus.
 
 Appended records fall into the same bins. With `refit.bins = "auto"` the edges are cut again if the corpus has doubled,
-if hardly any of its documents are left, or if a bin's share of the records rises above BAND times its first share, by
-more than MIN_OVER records."""
+or if hardly any of its documents are left."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number
-from dagster_divorder.core.order.traits import bin_codes, column_codes, quantile_edges
+from dagster_divorder.core.order.traits import column_codes, quantile_edges
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -20,26 +19,20 @@ from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields
 from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
-EDGES, SHARES = "edges.safetensors", "shares.safetensors"
+EDGES = "edges.safetensors"
 BINS = 100
 """Quantile bins of lengths and numeric fields."""
-BAND, MIN_OVER = 3.0, 64
 
 
-def numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
-    """Trait -> column that is cut into bins, besides the length: numeric fields, including those whose numbers are
-    categories, and the traits of conversations if they are traits here."""
+def _numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
+    """Trait -> column that is cut into bins: numeric fields, including those whose numbers are categories, and the
+    traits of conversations if they are traits here."""
     fields = fields_read(run.settings)
     table = read_fields(run.store, run.view, run.receipt("fields"), *fields) if fields else pa.table({})
-    traits = coded_traits(run.settings)
-    columns = {
-        name: table.column(name)
-        for name in table.column_names
-        if name in traits and is_number(table.column(name).type)
-    }
-    computed = [
-        name for name in built_in(run.settings) if name in traits and name not in ("cluster", "length")
-    ]
+    traits = {*coded_traits(run.settings)}
+    columns = {name: table.column(name) for name in table.column_names if name in traits}
+    columns = {name: column for name, column in columns.items() if is_number(column.type)}
+    computed = [name for name in built_in(run.settings) if name in traits - {"cluster", "length"}]
     return columns | {name: pa.array(computed_numbers(run, name)) for name in computed}
 
 
@@ -58,49 +51,21 @@ def load_edges(run: Run) -> dict[str, np.ndarray]:
     return unpack(run.fit("bin_edges")[EDGES])
 
 
-def _shares(
-    run: Run,
-    tokens: np.ndarray,
-    columns: Mapping[str, pa.ChunkedArray | pa.Array],
-    edges: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """Trait -> share of the records in each bin."""
-    codes = {"length": bin_codes(tokens, edges["length"])}
-    for trait, column in columns.items():
-        if trait in edges:
-            coded = column_codes(column, bins=BINS, edges=edges[trait], name=trait)
-            codes[trait] = coded.codes
-    return {trait: np.bincount(values) / len(values) for trait, values in codes.items()}
-
-
 def _fit_bin_edges(run: Run) -> Mapping[str, bytes]:
-    tokens = run.column("token_counts", "lengths")
-    columns, edges = numbers(run), {"length": quantile_edges(tokens, BINS)}
-    for trait, column in columns.items():
+    edges = {"length": quantile_edges(run.column("token_counts", "lengths"), BINS)}
+    for trait, column in _numbers(run).items():
         cut = column_codes(column, bins=BINS).edges
         assert cut is not None
         edges[trait] = cut
-    return {EDGES: pack(edges), SHARES: pack(_shares(run, tokens, columns, edges))}
+    return {EDGES: pack(edges)}
 
 
 def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    edges, then = unpack(fitted.files[EDGES]), unpack(fitted.files[SHARES])
-    columns = numbers(run)
-    for trait in columns:
-        if trait not in edges:
-            return f"{trait} is a number now"
-    tokens = run.column("token_counts", "lengths")
-    for trait, now in _shares(run, tokens, columns, edges).items():
-        before = np.zeros(len(now))
-        before[: len(then[trait])] = then[trait][: len(now)]
-        over = (now > BAND * before) & ((now - before) * len(run.view) > MIN_OVER)
-        if over.any():
-            at = int(np.where(over, now - before, -1).argmax())
-            return f"a bin of {trait} holds {now[at]:.1%} of the records, up from {before[at]:.1%}"
-    return None
+    new = [trait for trait in _numbers(run) if trait not in unpack(fitted.files[EDGES])]
+    return f"{new[0]} is a number now" if new else None
 
 
 def _counts_answers(settings: Settings) -> bool:
@@ -115,7 +80,7 @@ def columns_reads(settings: Settings) -> tuple[str, ...]:
 
 BIN_EDGES = PinnedFit(
     name="bin_edges",
-    version=1,
+    version=2,
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
     reads=lambda settings: ("raw_docs", "token_counts", *columns_reads(settings)),
@@ -131,5 +96,4 @@ BIN_EDGES = PinnedFit(
     compute=_fit_bin_edges,
     refit="bins",
     drift=_bin_edges_drift,
-    tentative="a bin's share of the records leaves its band",
 )

@@ -67,9 +67,13 @@ def _order_documents(run: Run) -> Made:
     items = np.concatenate(
         [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
     )
-    arrays = {"order": items, "sections": made.bounds, "stretch": made.stretch}
     ends = made.bounds[1:][np.diff(made.stretch, append=-1) != 0]
-    arrays["stretches"] = np.append(0, ends)
+    arrays = {
+        "order": items,
+        "sections": made.bounds,
+        "stretch": made.stretch,
+        "stretches": np.append(0, ends),
+    }
     if frozen:
         given = np.zeros(len(traits.tokens), bool)
         given[frozen.documents] = True
@@ -80,9 +84,8 @@ def _order_documents(run: Run) -> Made:
         first = len(frozen.documents) + len(read)
         arrays["items"], arrays["order"] = items, np.concatenate([frozen.documents, read, behind])
         unpinned = np.append(0, np.cumsum(~np.isin(items, frozen.documents)))
-        arrays["stretches"] = np.unique(
-            np.concatenate([frozen.document_stretches, [first], first + unpinned[ends]])
-        )
+        stretches = [frozen.document_stretches, [first], first + unpinned[ends]]
+        arrays["stretches"] = np.unique(np.concatenate(stretches))
     if made.left_out:
         run.progress.note(
             f"{made.left_out:,} records were read in part, and their rests stay unread: {settings.mixed_trait} has no "
@@ -102,22 +105,18 @@ def _order_documents(run: Run) -> Made:
 
 
 def _order_section(section: tuple[Traits, int], settings: Settings) -> np.ndarray:
-    traits, seed = section
-    return order_documents(traits, settings, seed)
-
-
-def order_documents(traits: Traits, settings: Settings, seed: int) -> np.ndarray:
-    """Order of documents by their traits, int64 (N,); each trait is balanced in tokens and in documents. Strategies
-    that use one label take the first trait, the cluster. Strategies that fill sequences count all tokens; the others
-    count the tokens that shares are of."""
-    chosen = settings.order
-    first = sorted(chosen.traits, key=lambda trait: trait != "cluster")
-    codes = {trait: traits.codes[trait] for trait in first}
+    """Order of documents by their traits, int64 (N,), from their seed; each trait is balanced in tokens and in
+    documents. Strategies that use one label take the first trait, the cluster. Strategies that fill sequences count all
+    tokens; the others count the tokens that shares are of."""
+    (traits, seed), chosen = section, settings.order
+    codes = {
+        trait: traits.codes[trait] for trait in sorted(chosen.traits, key=lambda trait: trait != "cluster")
+    }
     fills = "sequence_length" in settings.strategy(chosen.strategy).reads
-    tokens = traits.tokens if fills else traits.counted
-    items = document_items(tokens, codes, chosen.traits, lengths=traits.tokens)
-    arguments = {**settings.order_arguments(chosen.strategy), "seed": seed}
-    return order(items, **arguments)
+    items = document_items(
+        traits.tokens if fills else traits.counted, codes, chosen.traits, lengths=traits.tokens
+    )
+    return order(items, **{**settings.order_arguments(chosen.strategy), "seed": seed})
 
 
 def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:
@@ -129,17 +128,12 @@ def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -
     missing, doubled, unknown = (int(bad.sum()) for bad in (times < 1, times > 1, ~inside))
     faults = f"{missing:,} left out, {doubled:,} named more than once, {unknown:,} that do not exist"
     passed = not (missing or doubled or unknown)
+    figures = {"items": items, "orders": len(orders), "missing": missing, "doubled": doubled}
     return Finding(
         passed=passed,
         text=f"{items:,} {nouns}, each exactly once." if passed else f"Of {items:,} {nouns}: {faults}.",
         remedy=f"{remedy}; do not train on an output of this order",
-        figures={
-            "items": items,
-            "orders": len(orders),
-            "missing": missing,
-            "doubled": doubled,
-            "unknown": unknown,
-        },
+        figures={**figures, "unknown": unknown},
     )
 
 
@@ -168,7 +162,7 @@ def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
 
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
-    version=7,
+    version=8,
     description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_greedy_order_reads,

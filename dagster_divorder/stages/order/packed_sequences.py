@@ -12,7 +12,7 @@ beginning that stays being the first one, and of stretches of one asked mix, and
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from dagster_divorder.core.packing import (
     FILLED,
     PackedSequences,
     Pieces,
-    cut,
     join,
     packing_report,
     remaining,
@@ -33,19 +32,14 @@ from dagster_divorder.core.packing import (
     with_all_tokens,
 )
 from dagster_divorder.core.packing import pack as pack_pieces
-from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.core.packing.report import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
-from dagster_divorder.stages.order.greedy_order import (
-    load_order,
-    load_sections,
-    order_documents,
-    remade,
-)
+from dagster_divorder.stages.order.greedy_order import load_order, load_sections, remade
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
 from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
@@ -92,7 +86,7 @@ def _pack_documents(run: Run) -> Made:
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
         "records": len(np.unique(stream.record_of[packed.document])),
-        **asdict(packing_report(packed, traits.codes["cluster"])),
+        **packing_report(packed, traits.codes["cluster"]),
     }
     counts, left_out, wholly = documents.left_out()
     trained = np.concatenate([[0], np.cumsum(documents.trained(packed))])
@@ -123,16 +117,16 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     place = np.empty(len(stream.traits.tokens), np.int64)
     place[made.items] = np.arange(len(made.items))
     bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
-    counted = run_counter(run, stream.record_of)
     vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "cluster_packed" else None
+
+    def vectors_of(records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        assert vectors is not None
+        return vectors[records[numbers]].astype(np.float32, copy=False)
+
     copies = run.copies[stream.record_of] if keeps_copies_apart(settings) else None
     plans, carried = [frozen.sequences] if frozen else [], pieces.take(slice(0, 0))
     for number in range(len(bounds) - 1):
         own, seed = pieces.take(slice(*bounds[number : number + 2])), section_seed(settings.seed, number)
-        if settings.packing.piece_tokens:
-            own = cut(own, settings.packing.piece_tokens)
-            traits = replace(stream.traits.take(own.document), tokens=own.length, counted=counted(own))
-            own = own.take(order_documents(traits, settings, seed))
         own = carried.followed_by(own)
         plan = pack_pieces(
             own,
@@ -140,10 +134,8 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
             sequence_length=settings.sequence.length,
             seed=seed,
             labels=stream.traits.codes["cluster"][own.document],
-            vectors=None
-            if vectors is None
-            else partial(_vectors_at, vectors, stream.record_of[own.document]),
-            copies=None if copies is None else _copies_of(settings, copies, own),
+            vectors=partial(vectors_of, stream.record_of[own.document]) if vectors is not None else None,
+            copies=None if copies is None else copies[own.document],
         )
         carried = carried.take(slice(0, 0))
         if method in FILLED and number < len(bounds) - 2 and len(plan) and plan.padding[-1]:
@@ -166,19 +158,6 @@ def _pieces_to_pack(documents: StreamPieces, items: np.ndarray, consumed: Packed
     return pieces.take(documents.are_trained(pieces))
 
 
-def _vectors_at(vectors: np.ndarray, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    return vectors[records[numbers]].astype(np.float32, copy=False)
-
-
-def _copies_of(settings: Settings, copies: np.ndarray, runs: Pieces | PackedSequences) -> np.ndarray:
-    """A number for each run of tokens, equal for copies: for runs of documents with the same number in `copies`, with
-    `packing.piece_tokens` only of the same piece."""
-    of_text = copies[runs.document]
-    if not settings.packing.piece_tokens:
-        return of_text
-    return of_text << 31 | runs.start // settings.packing.piece_tokens
-
-
 def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     """The plan that `plan` holds."""
     document, start, length, indptr = (arrays[name] for name in ("document", "start", "length", "indptr"))
@@ -190,12 +169,8 @@ def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np
     """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
     records: the record of each item of the stream; None if items are records."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-    return {
-        "sequence": sequence,
-        "document": packed.document if records is None else records[packed.document],
-        "start": packed.start,
-        "length": packed.length,
-    }
+    document = packed.document if records is None else records[packed.document]
+    return {"sequence": sequence, "document": document, "start": packed.start, "length": packed.length}
 
 
 def packed_items(settings: Settings, traits: Traits, packed: PackedSequences, counted: np.ndarray) -> Items:
@@ -249,10 +224,7 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     unread[load_sections(run).items] = False
     items = np.arange(len(documents.lengths))
     pieces, whole = _pieces_to_pack(documents, items[~unread], consumed), documents.whole(items)
-    columns = (
-        [getattr(runs, name) for runs in (pieces, consumed)] for name in ("document", "start", "length")
-    )
-    left = remaining(whole, Pieces(*map(np.concatenate, columns)))
+    left = remaining(whole, pieces.followed_by(Pieces(consumed.document, consumed.start, consumed.length)))
     if settings.packing.too_long != "cut":
         unread |= documents.lengths > settings.sequence.length
     left = left.take(unread[left.document] | ~documents.are_trained(left))
@@ -261,13 +233,7 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
 
 def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
     return (
-        *(
-            "raw_docs",
-            "token_counts",
-            "traits",
-            *stream_reads(settings),
-            "greedy_order",
-        ),
+        *("raw_docs", "token_counts", "traits", *stream_reads(settings), "greedy_order"),
         *(["frozen"] if settings.order.keeps else []),
         *(space_reads(settings) if settings.packing.method == "cluster_packed" else []),
     )
@@ -291,7 +257,7 @@ def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=9,
+    version=10,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),

@@ -13,21 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
-from dagster_divorder.core.packing.too_long import Breaks, fit
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.mix.repeats import TrainingStream
-from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask, load_turn_ends
+from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
+from dagster_divorder.stages.text.loss_mask import has_loss_mask
 
 LISTED = 100
 """Most records in the list of those that are not packed whole."""
-LEFT_OUT = {
-    "truncate": "their ends are left out",
-    "drop": "they are left out",
-    "split_turns": "they are split behind answers",
-}
+LEFT_OUT = {"truncate": "their ends are left out", "drop": "they are left out"}
 """`packing.too_long` -> what happens to documents that are too long, unless the packing method decides."""
 
 
@@ -44,8 +40,9 @@ class StreamPieces:
         return self.stream.traits.tokens.astype(np.int64) + self.run.settings.packing.end_of_text
 
     @cached_property
-    def _mask(self) -> LossMask | None:
-        return load_loss_mask(self.run)
+    def trained(self) -> RunCounter:
+        """Counts the trained tokens of pieces, int64 (P,)."""
+        return run_counter(self.run, self.stream.record_of)
 
     def whole(self, items: np.ndarray) -> Pieces:
         """Items, int64 (n,), as pieces."""
@@ -57,96 +54,58 @@ class StreamPieces:
         Raises:
             InputError: an item is too long, and `packing.too_long` is "error".
         """
-        settings, documents = self.run.settings, self.whole(items)
+        documents, settings = self.whole(items), self.run.settings
         rule, length = settings.packing.too_long, settings.sequence.length
-        if rule == "error":
-            self._refuse_too_long()
-            rule = "cut"
-        breaks = self._breaks(documents) if rule == "split_turns" else None
-        pieces = fit(documents, rule, length, breaks)
+        if rule == "error" and len(too_long := np.flatnonzero(self.lengths > length)):
+            first = self.stream.record_of[too_long[:1]]
+            raise InputError(
+                f"{len(too_long):,} of {len(self.lengths):,} records are longer than a sequence of {length:,} tokens "
+                f"(the first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
+                f'{self.lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
+                'packing.too_long to "truncate", "drop" or "cut"'
+            )
+        if rule == "truncate":
+            documents = Pieces(documents.document, documents.start, np.minimum(documents.length, length))
+        elif rule == "drop":
+            documents = documents.take(documents.length <= length)
         # Where some tokens do not count, each part of a document is judged separately.
-        parts = self._mask is not None and settings.packing.method not in FILLED
-        return cut(pieces, length) if parts else pieces
+        parts = has_loss_mask(settings) and settings.packing.method not in FILLED
+        return cut(documents, length) if parts else documents
 
     def are_trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
         """Which pieces hold a trained token, bool (P,); pieces without tokens count as trained."""
         return (self.trained(pieces) > 0) | (pieces.length == 0)
 
-    def trained(self, pieces: Pieces | PackedSequences) -> np.ndarray:
-        """Number of trained tokens in each piece, int64 (P,)."""
-        if self._mask is None:
-            return pieces.length
-        rows = self.stream.record_of[pieces.document]
-        return self._mask.within(rows, pieces.start, pieces.length)
-
-    def _refuse_too_long(self) -> None:
-        lengths, length = self.lengths, self.run.settings.sequence.length
-        too_long = np.flatnonzero(lengths > length)
-        if len(too_long):
-            first = self.stream.record_of[too_long[:1]]
-            raise InputError(
-                f"{len(too_long):,} of {len(lengths):,} records are longer than a sequence of {length:,} tokens (the "
-                f"first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
-                f'{lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
-                'packing.too_long to "truncate", "drop", "split_turns" or "cut"'
-            )
-
-    def _breaks(self, documents: Pieces) -> Breaks:
-        """Where too long documents may be split: after every answer but the last. Texts that are trained as a whole are
-        plain; a text with a prompt is one turn."""
-        plain = documents.length <= self.run.settings.sequence.length
-        too_long = np.flatnonzero(~plain)
-        ends = load_turn_ends(self.run, self.stream.record_of[documents.document[too_long]])
-        plain[too_long] = ends.plain
-        return Breaks(plain, too_long[ends.row], ends.position)
-
     def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
-        """(figures of what packing leaves out or splits; a row for each of the first such records; items that are left
-        out whole, int64 rising)."""
-        lengths, rule = self.lengths, self.run.settings.packing.too_long
+        """(figures of what packing leaves out; a row for each of the first such records; items that are left out whole,
+        int64 rising)."""
+        lengths = self.lengths
         pieces = self.fitted(np.arange(len(lengths)))
         kept = np.bincount(pieces.document, pieces.length, len(lengths)).astype(np.int64)
         without = pieces.take(~self.are_trained(pieces))
         untrained = np.bincount(without.document, without.length, len(lengths)).astype(np.int64)
-        too_long, nothing = (
-            lengths > self.run.settings.sequence.length,
-            (untrained > 0) & (untrained == kept),
+        left, nothing = lengths - kept + untrained, (untrained > 0) & (untrained == kept)
+        records, first = np.unique(self.stream.record_of[left > 0], return_index=True)
+        items, records = np.flatnonzero(left)[first[:LISTED]], records[:LISTED]
+        columns = (
+            records.tolist(),
+            record_names(self.run, records),
+            lengths[items].tolist(),
+            left[items].tolist(),
         )
+        rows = [
+            dict(zip(("record", "id", "tokens", "left out"), row, strict=True))
+            for row in zip(*columns, strict=True)
+        ]
+        wholly = np.flatnonzero((left == lengths) & (lengths > 0))
         figures = {
-            "too_long_documents": int(too_long.sum()),
+            "too_long_documents": int((lengths > self.run.settings.sequence.length).sum()),
             "too_long_tokens_left_out": int((lengths - kept).sum()),
             "untrained_documents": int(nothing.sum()),
             "untrained_tokens_left_out": int(untrained.sum()),
+            "left_out_documents": len(wholly),
         }
-        concerned = np.flatnonzero((too_long & (rule in LEFT_OUT)) | (untrained > 0))
-        records, first = np.unique(self.stream.record_of[concerned], return_index=True)
-        items, records = concerned[first[:LISTED]], records[:LISTED]
-        parts = np.bincount(pieces.document, minlength=len(lengths))
-        left = lengths - kept + untrained
-        rows = [
-            {
-                "record": record,
-                "id": name,
-                "tokens": int(lengths[item]),
-                "left out": int(left[item]),
-                "what happened": _happened(int(parts[item]), bool(nothing[item]), bool(left[item])),
-            }
-            for item, record, name in zip(
-                items.tolist(), records.tolist(), record_names(self.run, records), strict=True
-            )
-        ]
-        wholly = np.flatnonzero((left == lengths) & (lengths > 0))
-        return figures | {"left_out_documents": len(wholly)}, rows, wholly
-
-
-def _happened(pieces: int, untrained: bool, less: bool) -> str:
-    if not pieces:
-        return "too long: left out"
-    if untrained:
-        return "no trained token: left out"
-    if pieces > 1:
-        return f"in {pieces} pieces" + (", parts left out" if less else "")
-    return "end left out"
+        return figures, rows, wholly
 
 
 def left_out_lines(figures: Mapping[str, Any], too_long: str) -> list[str]:

@@ -17,24 +17,13 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.schedule import token_ranks
-from dagster_divorder.corpus.keyed import (
-    KeyedBy,
-    key_column,
-    key_values,
-    read_columns,
-    read_schema,
-)
+from dagster_divorder.corpus.keyed import KeyedBy, key_column, key_values, read_columns, read_schema
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import SCORES as COMPUTED
-from dagster_divorder.stages.corpus.fields import (
-    computed_score,
-    number_column,
-    read_fields,
-    score_field,
-)
+from dagster_divorder.stages.corpus.fields import computed_score, number_column, read_fields, score_field
 from dagster_divorder.stages.corpus.ids import keyed_records
 from dagster_divorder.stages.mix.repeats import TrainingStream
 from dagster_divorder.stages.order.traits import load_traits
@@ -72,11 +61,7 @@ def _numbers(run: Run) -> np.ndarray:
 
 
 def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
-    """(how the rows of the file of scores are keyed, the key's column, the column of scores).
-
-    Raises:
-        InputError: the file, the key or the column is missing, or the column does not hold numbers.
-    """
+    """(how the rows of the file of scores are keyed, the key's column, the column of scores)."""
     name = settings.curriculum.score
     assert name is not None
     if not path.is_file() or path.suffix.lower() != ".parquet":
@@ -101,11 +86,7 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
 
 
 def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
-    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record.
-
-    Raises:
-        InputError: a row number belongs to no record, or two rows with the same key have different scores.
-    """
+    """The scores of the records from the file at `path`, float64 (N,), NaN without a row; counts rows of no record."""
     keyed_by, key, column = _open_file(run.settings, path)
     records = keyed_records(run, keyed_by, path)
     places, scores = [np.zeros(0, np.int64)], [np.zeros(0)]
@@ -135,35 +116,29 @@ def _file_key(run: Run) -> dict[str, Any]:
     return {"file": run.memo["file"]}
 
 
-def _notes(run: Run, numbers: np.ndarray) -> list[str]:
-    """What people must know about the scores, float64 (N,), in sentences."""
-    name, path, notes = run.settings.curriculum.score, run.settings.curriculum.path, []
+def _rank_records(run: Run) -> Made:
+    settings, traits = run.settings, load_traits(run)
+    name, numbers = settings.curriculum.score, _numbers(run)
+    path, notes = settings.curriculum.path, []
     if infinite := int(np.isinf(numbers).sum()):
         notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
     if path is not None and (extra := run.memo["scores_of_no_record"]):
         notes.append(f"rows of {path} that belong to no record and are not used: {extra:,}")
-    return notes
-
-
-def _rank_records(run: Run) -> Made:
-    settings, traits = run.settings, load_traits(run)
-    name, numbers = settings.curriculum.score, _numbers(run)
-    notes = _notes(run, numbers)
+    said = "".join(f"; {note}" for note in notes)
     numbers = np.where(np.isinf(numbers), np.nan, numbers)
     known = numbers[~np.isnan(numbers)]
     missing = len(numbers) - len(known)
     if len(known) < FEWEST * len(numbers) or not len(known):
-        path = settings.curriculum.path
         remedy = "give the others one" if path is None else f"add rows to {path}"
         raise InputError(
             f"curriculum.score: {missing:,} of {len(numbers):,} records have no {name!r}; expected a score for at "
-            f"least half of them: {remedy}, or name another score{''.join(f'; {note}' for note in notes)}"
+            f"least half of them: {remedy}, or name another score{said}"
         )
     values, often = np.unique(known, return_counts=True)
     if len(values) == 1:
         raise InputError(
             f"curriculum.score: {name!r} is {known[0]:g} in every record; expected scores that differ: name another, "
-            f"or remove curriculum.score{''.join(f'; {note}' for note in notes)}"
+            f"or remove curriculum.score{said}"
         )
     rank = token_ranks(numbers, traits.counted)
     figures = {
@@ -184,11 +159,8 @@ def _rank_records(run: Run) -> Made:
 def sentence(figures: Mapping[str, Any]) -> str:
     """The scores in a sentence, from the stage's figures."""
     missing = f"; the {figures['missing']:,} others are spread evenly" if figures["missing"] else ""
-    tied = (
-        f", the most frequent in {figures['most_frequent']:.0%} of them"
-        if figures["most_frequent"] > TIED
-        else ""
-    )
+    often = figures["most_frequent"]
+    tied = f", the most frequent in {often:.0%} of them" if often > TIED else ""
     return (
         f"The order follows {figures['score']}: {figures['records'] - figures['missing']:,} of "
         f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "

@@ -21,7 +21,7 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_packed_times, load_quotas, stream_size
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_plan, stream_size
 from dagster_divorder.stages.order.frozen import Frozen
 from dagster_divorder.stages.order.scores import stream_ranks
 
@@ -79,7 +79,6 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
                 least=max(FEWEST_BATCHES * settings.sequence.batch, FEWEST_SEQUENCES)
                 * settings.sequence.length,
                 copies=None if copies is None else copies[inside],
-                subsets=settings.order.separate_copies == "subsets",
                 steady=not settings.order.separate_copies,
                 seed=settings.seed,
             )
@@ -114,7 +113,7 @@ def _unread(run: Run, stream: TrainingStream, frozen: Frozen) -> tuple[np.ndarra
         new = np.flatnonzero(unread & (read == 0))
         record = stream.record_of[new]
         begun = np.bincount(stream.record_of[read > 0], minlength=len(run.view))
-        unread[new[begun[record] + copy_number(record) >= load_packed_times(run)[record]]] = False
+        unread[new[begun[record] + copy_number(record) >= load_plan(run)["packed"][record]]] = False
     if run.settings.order.cut:
         unread[stream.items(find_records(run, run.settings.order.cut))] = False
     items = np.flatnonzero(unread)
@@ -154,7 +153,7 @@ def _spans(
         settings.order.traits,
         traits.codes[settings.mixed_trait],
         np.where(rest, -1, number),
-        load_quotas(run),
+        load_plan(run)["quotas"],
         seed=seed,
     )
 

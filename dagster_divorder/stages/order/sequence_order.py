@@ -8,7 +8,6 @@ where trainers drop or pad it. `figures` report how far copies stand apart, in a
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.packing import FILLED, PackedSequences
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
-from dagster_divorder.core.packing.copies import sequence_spacing
+from dagster_divorder.core.packing.report import sequence_spacing
 from dagster_divorder.core.vectors.pca import Pca, project
 from dagster_divorder.engine.local import count_workers
 from dagster_divorder.engine.progress import counted
@@ -34,10 +33,7 @@ from dagster_divorder.stages.mix.repeats import (
     run_counter,
     stream_reads,
 )
-from dagster_divorder.stages.order.greedy_order import (
-    check_permutation,
-    remade,
-)
+from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import (
     load_bounds,
     load_packed,
@@ -90,15 +86,13 @@ def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None 
     fragments = run.view.fragments
     tokens = run_counter(run, record_of)(packed)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
-    sums, axes = np.zeros((len(packed), 0), np.int64), None
+    sums = np.zeros((len(packed), 0), np.int64)
     each = space.files.at(fragments, record_of[packed.document])
     for runs, rows, arrays in counted(run.progress, "adding up vectors", each, len(fragments), "fragments"):
         vectors = space.transform(arrays["vectors"])
-        if axes is None:
-            dims = vectors.shape[1]
-            random = random_axes(dims, AXES, run.settings.seed)
-            axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
-            sums = np.zeros((len(packed), random.shape[1]), np.int64)
+        random = random_axes(vectors.shape[1], AXES, run.settings.seed)
+        axes = Pca(mean=np.zeros(len(random)), axes=random, explained=0.0)
+        sums = sums if sums.size else np.zeros((len(packed), random.shape[1]), np.int64)
         directions = project(vectors, axes, threads=count_workers(0))
         add_directions(sums, sequence[runs], tokens[runs], rows, directions)
     return sums
@@ -150,26 +144,20 @@ def _order_sequences(run: Run) -> Made:
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
     ordered = np.concatenate(orders, axis=1)
     ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)
-    step = min(settings.packing.piece_tokens or settings.sequence.length, settings.sequence.length)
     figures = {
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
         "epochs": settings.epochs,
-        "copies": asdict(sequence_spacing(packed, ordered, run.copies[stream.record_of], step=step)),
+        "copies": sequence_spacing(packed, ordered, run.copies[stream.record_of]),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
 
 
 def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
     """Orders of the sequences of a section, int64 (E, S)."""
-    items = sequences.items
+    first = np.arange(sequences.items.counts.shape[0]) if sequences.given else None
     arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
-    return epoch_orders(
-        items,
-        settings.epochs,
-        first=np.arange(items.counts.shape[0]) if sequences.given else None,
-        **arguments,
-    )
+    return epoch_orders(sequences.items, settings.epochs, first=first, **arguments)
 
 
 def _is_a_permutation(run: Run) -> Finding:
@@ -180,13 +168,7 @@ def _is_a_permutation(run: Run) -> Finding:
 
 def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
     vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
-    return (
-        "raw_docs",
-        *vectors,
-        "traits",
-        *stream_reads(settings),
-        "packed_sequences",
-    )
+    return ("raw_docs", *vectors, "traits", *stream_reads(settings), "packed_sequences")
 
 
 SEQUENCE_ORDER = WholeCorpus(

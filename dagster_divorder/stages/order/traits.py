@@ -15,18 +15,8 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import (
-    built_in,
-    coded_traits,
-    fields_read,
-    load_fields,
-)
-from dagster_divorder.stages.order.bin_edges import (
-    BINS,
-    columns_reads,
-    computed_numbers,
-    load_edges,
-)
+from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, load_fields
+from dagster_divorder.stages.order.bin_edges import BINS, columns_reads, computed_numbers, load_edges
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 
 
@@ -60,7 +50,7 @@ def trait_codes(
         pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
     # A mix adds its trait to order.traits.
-    mixed = run.settings.repeats and trait in run.settings.mixed_traits
+    mixed = run.settings.repeats and trait == run.settings.mixed_trait
     setting = "mixing.trait" if mixed else "order.traits"
     number = is_number(column.type)
     if number and trait not in edges:
@@ -78,15 +68,6 @@ def trait_codes(
     return coded.codes, coded.names
 
 
-def _crossed(
-    one: tuple[np.ndarray, tuple[str, ...]], other: tuple[np.ndarray, tuple[str, ...]]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(codes, names) of the pairs of values that records have, such as "web / 3"."""
-    cells, codes = np.unique(one[0].astype(np.int64) * len(other[1]) + other[0], return_inverse=True)
-    pairs = zip(*(part.tolist() for part in np.divmod(cells, len(other[1]))), strict=True)
-    return codes.astype(np.int32), tuple(f"{one[1][first]} / {other[1][second]}" for first, second in pairs)
-
-
 def _code_traits(run: Run) -> Made:
     fields = load_fields(run, *fields_read(run.settings))
     arrays: dict[str, np.ndarray] = {
@@ -95,12 +76,7 @@ def _code_traits(run: Run) -> Made:
     }
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
-        if trait == run.settings.mixed_trait and len(parts := run.settings.mixed_traits) > 1:
-            known = dict(names)
-            codes, values = _crossed(*((arrays[f"code {part}"], known[part]) for part in parts))
-        else:
-            codes, values = trait_codes(run, trait, fields)
-        arrays[f"code {trait}"] = codes
+        arrays[f"code {trait}"], values = trait_codes(run, trait, fields)
         names.append((trait, values))
     return Made({"codes": arrays, "names": File(orjson.dumps(names), "json")})
 
@@ -111,11 +87,7 @@ TRAITS = WholeCorpus(
     asset=False,
     description="The traits that orders balance, as one code a record.",
     reads=lambda settings: (
-        "raw_docs",
-        "token_counts",
-        "centroids",
-        "clusters",
-        "bin_edges",
+        *("raw_docs", "token_counts", "centroids", "clusters", "bin_edges"),
         *columns_reads(settings),
     ),
     settings=("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence.length"),

@@ -7,11 +7,9 @@ exports write the mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
@@ -65,37 +63,6 @@ def counted_tokens(run: Run) -> np.ndarray:
     elif packing.too_long == "drop":
         lengths = np.where(lengths + packing.end_of_text > longest, 0, lengths)
     return mask.within(np.arange(len(run.view)), 0, lengths)
-
-
-class TurnEnds(NamedTuple):
-    """Where conversations may be cut. row: int64 (K,), index among n document rows. position: int64 (K,), tokens before
-    the end of an answer, rising in each row. plain: bool (n,), texts that are trained as a whole."""
-
-    row: np.ndarray
-    position: np.ndarray
-    plain: np.ndarray
-
-
-def load_turn_ends(run: Run, rows: np.ndarray) -> TurnEnds:
-    """The ends of all answers but the last in each of some document rows, int64 (n,)."""
-    from dagster_divorder.models.chat_tokens import END
-
-    if not run.settings.masked:
-        return TurnEnds(np.zeros(0, np.int64), np.zeros(0, np.int64), np.ones(len(rows), bool))
-    files, fragments = run.files("token_counts"), run.view.fragments
-    lengths, counts, first, last, kind = files.columns(
-        fragments, "lengths", "spans", "span_first", "span_last", "span_kind"
-    )
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    spans, bounds = row_entries(begins, rows)
-    at = np.arange(len(rows)).repeat(np.diff(bounds))
-    ending = np.flatnonzero(kind[spans] & END)
-    inner = ending[:-1][at[ending[:-1]] == at[ending[1:]]]
-    alone = np.flatnonzero(counts[rows] == 1)
-    span = begins[rows[alone]]
-    plain = np.zeros(len(rows), bool)
-    plain[alone] = (first[span] == 0) & (last[span] == lengths[rows[alone]]) & (kind[span] & END == 0)
-    return TurnEnds(at[inner], last[spans[inner]].astype(np.int64), plain)
 
 
 def answer_tokens(run: Run) -> np.ndarray:

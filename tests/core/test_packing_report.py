@@ -1,4 +1,4 @@
-"""Coverage of a plan against counting every token one by one."""
+"""Coverage of a plan, and distances between copies, against counting every token one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
-from dagster_divorder.core.packing.coverage import coverage
+from dagster_divorder.core.packing.report import coverage, sequence_spacing
+from tests.conftest import examples
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 RUNS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 10), st.integers(1, 8)), max_size=12)
@@ -39,17 +40,6 @@ def test_it_counts_what_counting_every_token_does(
     assert found.exact == (counted(runs, lengths) == (0, 0, 0))
 
 
-@pytest.mark.parametrize("method", ["concat", "best_fit", "none"])
-@settings(deadline=None)
-@given(lengths=LENGTHS, sequence_length=st.integers(1, 12))
-def test_what_packing_makes_is_exact(method: str, lengths: list[int], sequence_length: int) -> None:
-    every = np.arange(len(lengths))
-    pieces = Pieces(every, np.zeros_like(every), np.array(lengths))
-    found = coverage(pack(pieces, method=method, sequence_length=sequence_length), np.array(lengths))
-    assert found.exact
-    assert found.first is None
-
-
 @pytest.mark.parametrize(
     ("runs", "first"),
     [
@@ -64,3 +54,38 @@ def test_it_names_the_first_document_at_fault(runs: list[tuple[int, int, int]], 
     found = coverage(plan(runs), np.array([2, 3, 4]))
     assert not found.exact
     assert found.first == first
+
+
+@given(
+    texts=st.lists(st.integers(0, 5), max_size=30).map(lambda texts: np.array(texts, np.int64)),
+    length=st.integers(1, 30),
+    epochs=st.integers(1, 2),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_spacing_of_copies_equals_its_twin(texts: np.ndarray, length: int, epochs: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 41, 6)[texts]
+    packed = pack(Pieces(np.arange(len(texts)), np.zeros_like(texts), lengths), sequence_length=length)
+    orders = np.stack([random.permutation(len(packed)) for _ in range(epochs)])
+    copies = np.bincount(texts[np.unique(packed.document)], minlength=6)
+    last: dict[tuple[int, int], int] = {}
+    distances, shares = [], []
+    for place, sequence in enumerate(orders.ravel()):
+        for run in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            text = int(texts[packed.document[run]])
+            for at in range(packed.start[run], packed.start[run] + packed.length[run]):
+                if at % length == 0 and copies[text] > 1:
+                    if (text, at) in last:
+                        distances.append(place - last[text, at])
+                        shares.append(distances[-1] * copies[text] / len(packed))
+                    last[text, at] = place
+    found = sequence_spacing(packed, orders, texts)
+    assert found["copies"] == (copies[copies > 1] - 1).sum()
+    assert found["together"] == distances.count(0)
+    if distances:
+        assert (found["smallest"], found["median"]) == (min(distances), np.median(distances))
+        assert found["smallest_share"] == pytest.approx(min(shares))
+        assert found["median_share"] == pytest.approx(np.median(shares))
+    else:
+        assert {*found.values()} <= {0, None, found["copies"]}
