@@ -32,6 +32,7 @@ SETTINGS: dict[str, str] = {
     "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
     "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
     "embedding.nan_as_zero": "write zeros for documents without a vector",
+    "embedding.pca": "components gave no better clusters; project your vectors before, and set embedding.path",
     "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",
     "evidence.budget_seconds": "lower evidence.tokens or the number of evidence.orders",
     "evidence.epochs": f"`divorder prove` makes {_SMALL}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from dagster_divorder.core.measure import WINDOWS, Stationarity
@@ -129,9 +128,6 @@ MEASURES = {
     ),
     "mean batch, times shuffled": Measure(
         "mean batch", fixed, "distance of a batch from the whole, over all features", unit="times shuffled"
-    ),
-    "peak memory, MB": Measure(
-        "peak memory", partial(fixed, decimals=1), "how far memory rose for the order", unit="MB"
     ),
 }
 """By the names of the summary and of the strategies' comparison; see `measures`."""

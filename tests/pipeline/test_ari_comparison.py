@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from dagster_divorder import run_stage
 from dagster_divorder.engine.progress import Silent
@@ -18,9 +17,8 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.topics.ari_comparison import CELLS, HEATMAP
+from dagster_divorder.stages.topics.ari_comparison import HEATMAP
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
-from dagster_divorder.store.arrays import unpack_rows
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -89,11 +87,6 @@ def compare(run: Run) -> Receipt:
     return run_stage("ari_comparison", run.settings, Silent())
 
 
-def cells(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
-    """Clusters of both spaces that share documents, the most first."""
-    return unpack_rows(run.store.read(f"{receipt.files['fit']}/{CELLS}"))
-
-
 @pytest.mark.parametrize(
     ("deep", "chosen", "said"),
     [
@@ -117,36 +110,6 @@ def test_deep_vectors_are_taken_for_another_structure_and_a_note_tells_noise(
     told = report["told_by_words"]
     assert told["shallow"] > 0.9 and (abs(told["deep"]) < 0.1 if deep == "noise" else told["deep"] > 0.9)
     assert bool(report["note"]) == (deep == "noise")
-    names = {row["deep"] for row in cells(run, receipt)}
-    if deep == "moods":
-        words = {mood: {mood, *MOODS[mood].split()} for mood in MOODS}
-        assert {mood for mood in MOODS for name in names if set(name.split(", ")) <= words[mood]} == set(
-            MOODS
-        )
-
-
-def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(150))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    receipt = compare(run)
-    texts = [record["text"] for record in records(150)]
-    groups = {kind: [text.split()[at] for text in texts] for at, kind in enumerate(("topics", "moods"))}
-    report = receipt.figures
-    assert report["ari"] == pytest.approx(adjusted_rand_score(groups["topics"], groups["moods"]), abs=1e-9)
-    rows = cells(run, receipt)
-    assert sum(row["documents"] for row in rows) == 150
-    matched = [row for row in rows if row["matched"]]
-    assert len(matched) == 4
-    assert report["matched_documents"] == pytest.approx(sum(row["documents"] for row in matched) / 150)
-    for row in rows:
-        topic, mood = (
-            next(name for name, words in of.items() if {*row[kind].split(", ")} <= {name, *words.split()})
-            for kind, of in (("shallow", TOPICS), ("deep", MOODS))
-        )
-        both = sum(text.split()[:2] == [topic, mood] for text in texts)
-        assert row["documents"] == both
-        assert row["of the shallow one"] == pytest.approx(both / groups["topics"].count(topic))
-        assert row["of the deep one"] == pytest.approx(both / groups["moods"].count(mood))
 
 
 @pytest.mark.parametrize("chosen", ["external", "shallow"])
@@ -170,7 +133,6 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == ("low" if chosen == "external" else "high")
     assert set(report["told_by_words"]) == {"shallow", "external"}
-    assert {"shallow", "external", "of the external one"} <= set(cells(run, receipt)[0])
     clusters = run_stage("clusters", settings, Silent())
     assert STAGE_OF[chosen] in clusters.upstream
 

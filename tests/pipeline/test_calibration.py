@@ -15,6 +15,7 @@ from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics import clusters
 from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
@@ -110,21 +111,42 @@ def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path)
         receipts = run_all(settings, Silent(), stages)
         return receipts["k_calibration"].figures, receipts["clusters"].figures
 
-    calibration, clusters = reports(records)
-    assert (calibration["recommended"], clusters["k"]) == (3, 3)
+    calibration, clustered = reports(records)
+    assert (calibration["recommended"], clustered["k"]) == (3, 3)
     records += planted(30, seed=1, topics=("sea",))
-    calibration, clusters = reports(records)
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "no: kept (first run on this store)"
     assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
-    assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
+    assert (calibration["new_documents"], clustered["k"], clustered["new_documents"]) == (0, 3, 30)
     records += planted(20, topics=("rail",))
-    calibration, clusters = reports(records)
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "25% of the documents have changed since"
-    assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
-    assert clusters["fitted"] == "what it reads has changed"
-    calibration, clusters = reports(records)
+    assert (calibration["recommended"], calibration["new_documents"], clustered["k"]) == (4, 200, 4)
+    assert clustered["fitted"] == "what it reads has changed"
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
-    assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)
+    assert (calibration["new_documents"], clustered["new_documents"]) == (0, 0)
+
+
+def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path, clusters={"k": (2, 4)})
+    write_jsonl(tmp_path / "docs.jsonl", planted(20))
+    stages = GRAPH.needed(settings, "clusters")
+    first = run_all(settings, Silent(), stages)
+    recommended = first["k_calibration"].figures["recommended"]
+    assert first["clusters"].figures["k"] == recommended
+    assert first["centroids"].upstream["k_calibration"] == first["k_calibration"].version
+    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended - 1)
+    again = run_all(settings, Silent(), stages)
+    figures = again["clusters"].figures
+    assert (figures["k"], figures["new_documents"]) == (recommended - 1, 80)
+    assert again["centroids"].figures["fitted"] == "what it reads has changed"
+    # The fit to as many clusters as before is pinned still.
+    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended)
+    back = run_all(settings, Silent(), stages)["clusters"]
+    assert (back.version, back.figures["new_documents"]) == (first["clusters"].version, 0)
 
 
 COPIES = [

@@ -115,7 +115,6 @@ def test_the_base_models_tokens_are_not_made_again(
         ({"deep": {"tensor_parallel": 2}}, True),
         ({"engine": {"device": "cpu"}}, True),
         ({"deep": {"max_tokens": CONTEXT}}, True),
-        ({"embedding": {"pca": 3}}, True),
         ({"deep": {"max_tokens": 20}}, False),
     ],
     ids=str,

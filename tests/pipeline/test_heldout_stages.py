@@ -504,7 +504,7 @@ def test_what_leaves_out_held_out_documents_is_all_that_can(
     settings = make_settings(
         heldout={"documents": SHARE},
         mixing={"trait": trait},
-        embedding={"kind": "auto", "pca": 4},
+        embedding={"kind": "auto"},
         order={"frozen_tokens": frozen},
     )
     reads = GRAPH.upstream(settings)

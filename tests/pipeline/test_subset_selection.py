@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder import load_results, run_all
 from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
@@ -22,10 +22,8 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.set_diversity import load_batches, load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
-from dagster_divorder.stages.text import quality_scores
 from dagster_divorder.summary import summarise
 from tests.conftest import topic_records, write_jsonl
-from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
@@ -212,38 +210,6 @@ def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_s
     if method == "quality":
         good = chosen.weight[chosen.selected]
         assert good.mean() > chosen.weight[chosen.reason == "lower weight"].mean() + 1
-
-
-def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
-    folder = save_classifier(tmp_path / "classifier", 3)
-    settings = selecting(make_settings, corpus, method="quality", tokens=TOKENS, quality=str(folder))
-    run = ran(settings, "subset_selection")
-    scores = run.column("quality_scores", "quality")
-    chosen = load_results(settings.store.path).selection
-    free = chosen.reason != "copy of another record"
-    assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())
-    tokens, left, best = run.column("token_counts", "lengths"), TOKENS, []
-    for row in sorted(np.flatnonzero(free), key=lambda row: -scores[row]):
-        if tokens[row] <= left:
-            left -= int(tokens[row])
-            best.append(row)
-    assert sorted(best) == np.flatnonzero(chosen.selected).tolist()
-    with corpus.open("ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
-    assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
-
-
-def test_the_device_of_quality_is_that_of_a_worker_and_a_gpu_is_asked_for(
-    corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quality_scores, "call_on_a_worker", lambda run, read: "cuda")
-    folder = save_classifier(tmp_path / "classifier", 1)
-    settings = selecting(make_settings, corpus, method="quality", tokens=TOKENS, quality=str(folder))
-    run_stage("raw_docs", settings, Silent())
-    run = open_run(settings)
-    stage = quality_scores.QUALITY_SCORES
-    assert stage.needs(run, [])["gpus"] == 1
-    assert stage.compute(run).args[-1] == "cuda"
 
 
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:

@@ -31,11 +31,10 @@ from dagster_divorder.stages.mix.subset_selection import VECTORS, load_selected,
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import places
-from dagster_divorder.store.space import Space, map_vectors
+from dagster_divorder.store.space import SAMPLE_BYTES, Space, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 
 MAX_VALUES = 32

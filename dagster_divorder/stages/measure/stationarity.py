@@ -200,7 +200,7 @@ def _vectors(
     record_of = item_records(run)
     for runs, rows, arrays in space.files.at(run.view.fragments, record_of[sample.document]):
         unique, place = np.unique(rows, return_inverse=True)
-        vectors = space.transform(arrays["vectors"][unique])
+        vectors = arrays["vectors"][unique]
         if not sums.size:
             sums = np.zeros((len(sample), vectors.shape[1]), np.float32)
         sequences, at = np.unique(sample.sequence[runs], return_inverse=True)

@@ -93,11 +93,11 @@ def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None 
     sums, axes = np.zeros((len(packed), 0), np.int64), None
     each = space.files.at(fragments, record_of[packed.document])
     for runs, rows, arrays in counted(run.progress, "adding up vectors", each, len(fragments), "fragments"):
-        vectors = space.transform(arrays["vectors"])
+        vectors = arrays["vectors"]
         if axes is None:
             dims = vectors.shape[1]
             random = random_axes(dims, AXES, run.settings.seed)
-            axes = Pca(mean=np.zeros(dims), axes=random, explained=0.0)
+            axes = Pca(mean=np.zeros(dims), axes=random)
             sums = np.zeros((len(packed), random.shape[1]), np.int64)
         directions = project(vectors, axes, threads=count_workers(0))
         add_directions(sums, sequence[runs], tokens[runs], rows, directions)

@@ -26,7 +26,7 @@ from dagster_divorder.pipeline.drift import MIN_SHARE_LEFT, another_corpus, docu
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, content_hash
+from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import (
     BOOTSTRAP,
@@ -268,18 +268,6 @@ def _another_corpus(share_left: float) -> str | None:
     )
 
 
-def _is_of_this_corpus(run: Run) -> Finding:
-    """A corpus that replaces another keeps that one's tokenizer, or its weights of tokens, and gets more tokens than
-    need be."""
-    share_left = documents_left(run, run.receipt("base_model"))
-    return Finding(
-        passed=_another_corpus(share_left) is None,
-        text=f"{share_left:.0%} of the documents that the base model was trained on are still in the input.",
-        remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
-        figures={"documents_left": share_left},
-    )
-
-
 def _decided_by(run: Run) -> dict[str, Any]:
     template, base, advanced = template_of(run), run.settings.model.base, run.settings.advanced
     learnt = [advanced.vocab_size, advanced.token_dims, run.settings.seed]
@@ -312,12 +300,4 @@ BASE_MODEL = PinnedFit(
     drift=another_corpus,
     facts=_base_model_facts,
     figures=_base_model_figures,
-    checks=(
-        Check(
-            name="base_model_is_of_this_corpus",
-            description="The base model was trained on documents that are still in the input. A model of another "
-            "corpus cuts these texts into more tokens than necessary.",
-            check=_is_of_this_corpus,
-        ),
-    ),
 )

@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCor
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.state import Receipt
@@ -68,8 +68,7 @@ def _map_clusters(run: Run) -> Made:
 
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     arrays = unpack(run.fit("map_fit")[ARRAYS])
-    # `explained` is only shown; the fit does not keep it.
-    axes = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
+    axes = Pca(mean=arrays["mean"], axes=arrays["axes"])
     ids, rows = _sample(run)
     at = places(ids, arrays["ids"])
     new, xy = at < 0, arrays["xy"][at]
@@ -124,7 +123,7 @@ MAP_FIT: PinnedFit = PinnedFit(
     decided_by=lambda run: {
         "documents": DOCUMENTS,
         **MAP_FIT.given(run.settings),
-        "space": space_key(run),
+        "space": chosen_vectors(run).key,
         **fit_inputs(run, "map_fit"),
     },
     doing="fitting the map",
