@@ -41,7 +41,7 @@ from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.core.mix.selection import choose, spokes
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
-from dagster_divorder.models.batches import CPU_BUDGET, batch_end
+from dagster_divorder.models.embed import CPU_BUDGET, batch_end
 from dagster_divorder.models.gradients import (
     GradientModel,
     autograd,

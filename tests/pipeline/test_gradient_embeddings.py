@@ -71,7 +71,6 @@ def test_gradients_are_stored_by_document(
     assert report["parameters"] == 2 * (4 * 16 * 64 + 3 * 16 * 32 + 2 * 16)
     assert report["flagged_documents"] == 0
     assert (report["documents"], report["new_documents"]) == (42, 41)
-    assert report["tokens_per_second"] > 0
     with monkeypatch.context() as patch:
         patch.setattr(
             gradient_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at")

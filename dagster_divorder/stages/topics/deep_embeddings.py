@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,8 +24,7 @@ from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
@@ -94,19 +92,16 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
 
 
 def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
-    """What the settings resolve to on a machine that computes, for an `engine.device`."""
     return read_spec(model_path(store, model), max_tokens=deep.max_tokens, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VectorsOfAModel(PerDocument):
-    """Vectors that a model computes. Progress counts tokens, and figures include their rate. `compute` returns an
-    `Embed`."""
+    """Vectors that a model computes. Progress counts tokens. `compute` returns an `Embed`."""
 
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        workers = self.needs(run, works)["workers"] or 1
         total = ModelWork()
         with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
             try:
@@ -117,13 +112,7 @@ class VectorsOfAModel(PerDocument):
                 _free(embed.spec.device)
         if total["out_of_memory"]:
             run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
-        seconds = total["nanoseconds"] / 1e9 / min(workers, len(works))
-        run.observed |= {
-            "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
-            "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
-            "batches": total["batches"],
-            "out_of_memory": total["out_of_memory"],
-        }
+        run.observed["out_of_memory"] = total["out_of_memory"]
 
 
 def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: Any) -> VectorsOfAModel:
@@ -229,17 +218,14 @@ class Embed:
     ) -> tuple[dict[str, np.ndarray], ModelWork]:
         """As a call, in this process alone."""
         embedder = _embedder(self)
-        start = time.perf_counter_ns()
-        tokens = self.read_tokens(fragment)
+        tokens = (
+            self.tokens.read(fragment)
+            if self.engine is None
+            else tokenize(self.records, self.tokenizer, self.engine, fragment)
+        )
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         arrays = {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
-        return arrays, embedded.work + ModelWork(nanoseconds=time.perf_counter_ns() - start)
-
-    def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
-        if self.engine is None:
-            return self.tokens.read(fragment)
-        return tokenize(self.records, self.tokenizer, self.engine, fragment)
+        return arrays, embedded.work
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
