@@ -38,21 +38,15 @@ from dagster_divorder.models.spec import EmbeddingSpec
 if TYPE_CHECKING:
     import torch
 
-ROWS = 64
-"""Most documents that are projected together."""
-
-BUFFER_BYTES = 8 << 30
-"""Most bytes of gradients that wait to be projected on a GPU; on a CPU they take MODEL_BYTES."""
-
+ROWS, BUFFER_BYTES = 64, 8 << 30
+"""Most documents that are projected together, and most bytes of gradients that wait for it on a GPU; on a CPU they take
+MODEL_BYTES."""
 TILE = {"cpu": 1 << 20, "cuda": 1 << 26, "mps": 1 << 24}
 """Entries of R that are computed at a time."""
-
 LOSS_SCALE = 1024.0
 """Factor of gradients in the backward pass, divided out afterwards, since float16 would round the gradients of long
 documents to 0. A power of two, so no digit changes."""
-
-WORD_BITS = 64
-ROW_WORDS = 1 << 20
+WORD_BITS, ROW_WORDS = 64, 1 << 20
 """Words of the hash for each entry of a parameter: enough for a K of 67 million."""
 
 
@@ -73,12 +67,18 @@ def describe(directory: Path | str, *, layers: int, setting: str) -> dict[str, i
             module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         except ValueError as error:
             raise _no_causal(directory, config, setting) from error
-    if blocks_of(module) is None:
+    count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
+    lists = [each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList)]
+    blocks = next((blocks for blocks in lists if len(blocks) == count), None)
+    if blocks is None:
         raise InputError(
             f"{setting} is {directory} ({type(module).__name__}), which has no list of blocks; set deep.model to "
             "another model"
         )
-    return last_blocks(module, layers)
+    inside = {id(each) for block in list(blocks)[-layers:] for each in block.parameters()}
+    named = module.named_parameters()
+    # Experts are stacked.
+    return {name: each.numel() for name, each in named if id(each) in inside and each.ndim <= 2}
 
 
 def load(
@@ -117,23 +117,6 @@ def _no_causal(directory: Path, config: Any, setting: str) -> InputError:
         f"{setting} is {directory} ({type(config).__name__.removesuffix('Config')}), which is not a causal language "
         "model: it gives no probability of the next token; set deep.model to a causal language model"
     )
-
-
-def blocks_of(module: Any) -> Any:
-    """The list of a model's blocks; None if it has none."""
-    import torch
-
-    count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
-    lists = (each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
-    return next((blocks for blocks in lists if len(blocks) == count), None)
-
-
-def last_blocks(module: Any, layers: int) -> dict[str, int]:
-    """Name -> size of the parameters of a model's last `layers` blocks, but those of experts, which are stacked."""
-    blocks = blocks_of(module)
-    inside = {id(each) for block in blocks[-layers:] for each in block.parameters()}
-    named = module.named_parameters()
-    return {name: each.numel() for name, each in named if id(each) in inside and each.ndim <= 2}
 
 
 class GradientModel(Model):

@@ -13,7 +13,6 @@ Conversations are written with the chat template of `model.base`, not the model'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ from dagster_divorder.models.tokenize import load_encoder, load_reference
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-    from pyarrow.parquet import ParquetFile
 
 HELDOUT = "heldout.parquet"
 COLUMNS = ["source", "text"]
@@ -78,6 +76,9 @@ def loss_by_source(
         InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
             together; or a window has fewer than 2 tokens.
     """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
     window = min(context or longest, longest, batch_tokens)
@@ -93,14 +94,26 @@ def loss_by_source(
         encoder, reference = load_encoder(saved), load_reference(Path(saved))
     before = special_tokens_around(folder)[0][-1:]
     check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
-    parquet, columns = _open(file)
+    try:
+        parquet = pq.ParquetFile(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
+            "(heldout.documents), or a Parquet file of held-out documents"
+        ) from error
+    schema = parquet.schema_arrow
+    if missing := set(COLUMNS) - set(schema.names):
+        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
+    # A user's own file may have an unrelated column of this name.
+    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
+    columns = [*COLUMNS, *([TRAINED] if masked else [])]
     sums: dict[str, NDArray[np.float64]] = {}
     training = module.training
     module.eval()
     try:
         for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
             texts = [text or "" for text in batch["text"].to_pylist()]
-            if TRAINED in columns:
+            if masked:
                 rows = batch[TRAINED].to_pylist()
                 spans = [[(span["first"], span["last"]) for span in row or []] for row in rows]
                 read = encode_trained(texts, spans, reference)
@@ -122,33 +135,7 @@ def loss_by_source(
         module.train(training)
     if not sums:
         raise InputError(f"{file} holds no document; expected held-out documents")
-    return _loss_table(sums)
-
-
-def _open(file: Path) -> tuple[ParquetFile, list[str]]:
-    """(a file of held-out documents, its columns to read)."""
-    import pyarrow.parquet as pq
-
-    try:
-        parquet = pq.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
-            "(heldout.documents), or a Parquet file of held-out documents"
-        ) from error
-    schema = parquet.schema_arrow
-    if missing := set(COLUMNS) - set(schema.names):
-        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
-    # A user's own file may have an unrelated column of this name.
-    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
-    return parquet, [*COLUMNS, *([TRAINED] if masked else [])]
-
-
-def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: source -> float64 (4,), sums of documents, tokens, nats and bytes."""
-    import pandas as pd
-
-    sources = pd.DataFrame.from_dict(dict(sums), "index", columns=["documents", "tokens", "nats", "bytes"])
+    sources = pd.DataFrame.from_dict(sums, "index", columns=["documents", "tokens", "nats", "bytes"])
     table = pd.concat([sources.sort_index(), pd.DataFrame([sources.sum()] * 2, [EQUAL, ALL])])
     table["bits"] = table["nats"] / np.log(2)
     for column, part, of in (("loss", "nats", "tokens"), ("bits_per_byte", "bits", "bytes")):

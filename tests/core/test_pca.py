@@ -73,15 +73,6 @@ def test_the_same_sample_gives_the_same_bytes_whatever_the_threads():
     assert (np.abs(one.axes).max(axis=0) == one.axes.max(axis=0)).all()
 
 
-def test_all_components_keep_every_angle():
-    vectors, _ = spread(50, 8)
-    found = fit(vectors, 8)
-    centred = vectors - found.mean
-    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    projected = project(vectors, found)
-    assert_allclose(projected @ projected.T, centred @ centred.T, atol=1e-5)
-
-
 @pytest.mark.parametrize("n", [1, 5])
 def test_vectors_all_alike_have_no_direction(n):
     vectors = np.tile(np.float32([0.6, 0.8]), (n, 1))

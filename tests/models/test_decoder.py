@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from dagster_divorder.core.topics.cluster import assign, fit
@@ -14,9 +16,9 @@ from dagster_divorder.core.vectors.pool import pool
 from dagster_divorder.models import decoder
 from dagster_divorder.models.bootstrap import train as train_base
 from dagster_divorder.models.checkpoint import embedding_table
-from dagster_divorder.models.decoder import make_decoder
+from dagster_divorder.models.decoder import make_decoder, topic_map
 from dagster_divorder.models.pretrained import quiet
-from dagster_divorder.models.tokenize import load_encoder
+from tests.conftest import examples
 
 TOPICS, TOPIC_WORDS, WORDS = 4, 40, 257
 """Words of each topic, then words of none."""
@@ -136,15 +138,42 @@ def test_bytes_repeat_and_the_process_is_left_as_it_was(base: Path, tmp_path: Pa
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [2, 5, 130])
-def test_any_width_and_two_short_documents_will_do(dim: int, tmp_path: Path) -> None:
-    read = ["a bee sees a sea of trees", "nine mice like rice twice a night"]
-    train_base(read, tmp_path, vocab_size=257, dim=dim)
-    encoder = load_encoder(tmp_path)
-    texts = [encoder.encode([text])[0] for text in read]
-    (tmp_path / "out").mkdir()
-    make_decoder(tmp_path, tmp_path / "out", ONES, halves(tmp_path, texts), seed=0)
-    vectors = vectors_of(load(tmp_path / "out"), texts)
-    assert vectors.shape == (2, dim)
-    assert np.isfinite(vectors).all()
+SHARED_DIMS = 6
+
+
+def halves_of_a_topic(pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of x = m + y + e, and the covariances S of y and E of e."""
+    rng = np.random.default_rng(seed)
+    mix = rng.normal(size=(SHARED_DIMS, 3))
+    own = rng.normal(size=(SHARED_DIMS, SHARED_DIMS))
+    topic = rng.normal(size=(pairs, 3)) @ mix.T + 5.0
+    noise = rng.normal(size=(2, pairs, SHARED_DIMS)) @ own.T
+    return topic + noise[0], topic + noise[1], mix @ mix.T, own @ own.T
+
+
+def test_it_is_the_expectation_of_what_is_shared() -> None:
+    first, second, shared, own = halves_of_a_topic(200_000)
+    found = topic_map(first, second)
+    # A row vector x - m times this is the expectation of y; distances are those of coordinates in which E is one.
+    expectation = np.linalg.solve(shared + own, shared)
+    expected = expectation @ np.linalg.inv(own) @ expectation.T
+    np.testing.assert_allclose(found @ found.T, expected, atol=0.03 * np.abs(expected).max())
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(st.integers(0, 40), st.integers(0, 2**32), st.sampled_from([1.0, 1e-6, 1e6]))
+def test_few_pairs_give_a_usable_map_whichever_part_comes_first(pairs: int, seed: int, scale: float) -> None:
+    first, second = (scale * part for part in halves_of_a_topic(pairs, seed)[:2])
+    found, turned = topic_map(first, second), topic_map(second, first)
+    assert np.isfinite(found).all()
+    assert np.linalg.matrix_rank(found) == SHARED_DIMS
+    np.testing.assert_allclose(
+        found @ found.T, turned @ turned.T, rtol=1e-6, atol=1e-9 * np.square(found).max()
+    )
+
+
+@pytest.mark.parametrize(
+    "part", [np.zeros((0, 3)), np.ones((1, 3)), np.ones((9, 3)), np.eye(3)[[0, 1, 2, 0, 1, 2]]]
+)
+def test_parts_that_do_not_differ_teach_nothing(part: np.ndarray) -> None:
+    np.testing.assert_array_equal(topic_map(part, part), np.eye(3))

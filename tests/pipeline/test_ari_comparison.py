@@ -3,7 +3,6 @@ long."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,28 +160,6 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
     assert after["ari_comparison"].version != before["ari_comparison"].version
     assert after["clusters"].figures["fitted"].startswith("no: kept")
     assert after["clusters"].figures["new_documents"] == 8
-
-
-def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(200))
-    settings = settings_of(tmp_path)
-    run = embed(settings, shallow="topics", deep="moods")
-    first = compare(run)
-    again = compare(run)
-    assert (first.figures["new_documents"], again.figures["new_documents"]) == (200, 0)
-    assert again == replace(first, facts=again.facts, figures=again.figures)
-    assert again.figures["fitted"] == "no: kept (first run on this store)"
-    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
-    run = embed(settings, shallow="topics", deep="moods")
-    kept = compare(run)
-    assert (kept.version, kept.figures["documents"], kept.figures["new_documents"]) == (first.version, 240, 0)
-    assert chosen_kind(run) == "deep"
-    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
-    anew = compare(embed(settings, shallow="topics", deep="moods"))
-    assert anew.figures["fitted"] == "23% of the documents have changed since"
-    assert anew.figures["measured_documents"] == anew.figures["new_documents"] == 260
-    other = compare(embed(settings, shallow="topics", deep="noise"))
-    assert other.figures["fitted"] == "what it reads has changed"
 
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:

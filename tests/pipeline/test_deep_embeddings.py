@@ -177,11 +177,11 @@ def test_documents_without_a_finite_vector_are_named(
     flagged = stored(settings, "flagged")
     assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(texts)]
     assert np.isfinite(stored(settings)).all()
-    assert (report["flagged_documents"], len(report["flagged_ids"])) == (3, 2)
+    assert report["flagged_documents"] == 3
     assert any("3 documents have no finite vector" in note for note in notes.said)
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
-    report = run(named).figures
-    assert (report["new_documents"], report["flagged_ids"]) == (0, ["doc-3", "doc-25"])
+    assert run(named, notes).figures["new_documents"] == 0
+    assert notes.said[-1].endswith(": doc-3, doc-25")
 
 
 def fail_in_rank_one(item: str) -> None:

@@ -91,15 +91,6 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, f
     assert second["deep_embeddings"].version != first["deep_embeddings"].version
 
 
-def test_files_that_were_just_written_are_not_trusted(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, read: list[str]
-) -> None:
-    monkeypatch.setattr(checkpoint, "SETTLED_NS", 1 << 60)
-    run(settings)
-    run(settings)
-    assert len(read) == 4
-
-
 def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
     settings: Settings, folder: Path, make_settings: Make, tmp_path: Path
 ) -> None:

@@ -107,12 +107,6 @@ def settings(tmp_path: Path, corpus: Path, plan: Path) -> Callable[..., Settings
     return partial(settings_of, tmp_path, corpus)
 
 
-def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settings]) -> None:
-    of = settings({"tokens": None})
-    assert "training_evidence" not in GRAPH.upstream(of)
-    assert "training_evidence" not in GRAPH.needed(settings({}))
-
-
 def test_it_trains_once_and_what_is_added_alone(
     tmp_path: Path, corpus: Path, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,16 +243,6 @@ def test_a_killed_run_goes_on_with_the_trainings_that_are_left(
         ran(of)
     run = ran(of)
     assert run.receipt("training_evidence").figures["trained_now"] == 1
-
-
-def test_other_code_of_the_summary_trains_nothing_anew(
-    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of = settings({"orders": ("curated",)})
-    ran(of)
-    monkeypatch.setitem(vars(stage.TRAINING_EVIDENCE), "version", 99)
-    receipt = ran(of).receipt("training_evidence")
-    assert receipt.fingerprint.startswith("99-") and receipt.figures["trained_now"] == 0
 
 
 def test_a_training_that_fails_is_named_and_the_others_go_on(

@@ -115,12 +115,8 @@ def _content_of(directory: Path) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         save_tokenizer(directory, Path(folder))
         encoder = load_encoder(folder, "tokenizers")
-        tokenizer = {
-            "tokenizer": tokenizer_fingerprint(folder),
-            "tokenizer_files": content_hash(
-                *((Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2])
-            ),
-        }
+        files = [(Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2]]
+        tokenizer = {"tokenizer": tokenizer_fingerprint(folder), "tokenizer_files": content_hash(*files)}
     return {**_table_content(directory, encoder.vocab_size), **tokenizer}
 
 
@@ -219,23 +215,29 @@ def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
 
 
 def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
-    info = {
-        name: value
-        for name, value in receipt.facts.items()
-        if name
-        not in (
-            *("training", "signature", "content", "special", "tokenizer_files"),
-            *("left_out", "checked", "reason", "documents"),
-        )
+    hidden = {
+        "training",
+        "signature",
+        "content",
+        "special",
+        "tokenizer_files",
+        "left_out",
+        "checked",
+        "reason",
     }
+    info = {name: receipt.facts[name] for name in receipt.facts if name not in {*hidden, "documents"}}
     if run.settings.exports.formats:
         check_end_of_text(run, receipt)
     last = load_receipt(run.store, "base_model")
     known = last and (last.version, last.facts["checked"]) == (receipt.version, run.corpus.version)
     # Counting reads the hashes of all texts.
     share_left = last.figures["documents_left"] if last and known else documents_left(run, receipt)
-    note = _another_corpus(share_left)
-    if note:
+    note = None
+    if share_left < MIN_SHARE_LEFT:
+        note = (
+            f"{share_left:.0%} of the documents that base_model was made on are left in the input; divorder run "
+            "--refit model makes it from the present ones (everything is then computed again)"
+        )
         run.progress.note(note)
     return {
         "base": run.settings.model.base,
@@ -256,16 +258,6 @@ def check_end_of_text(run: Run, base_model: Receipt) -> None:
             f"packing.end_of_text is true, but the tokenizer of {run.settings.model.base} names no end-of-text token; "
             "expected an `eos_token` in its tokenizer_config.json: add it there, or set packing.end_of_text = false"
         )
-
-
-def _another_corpus(share_left: float) -> str | None:
-    """What to say where too small a share of the documents that the model was made on is left, else None."""
-    if share_left >= MIN_SHARE_LEFT:
-        return None
-    return (
-        f"{share_left:.0%} of the documents that base_model was made on are left in the input; "
-        "divorder run --refit model makes it from the present ones (everything is then computed again)"
-    )
 
 
 def _decided_by(run: Run) -> dict[str, Any]:

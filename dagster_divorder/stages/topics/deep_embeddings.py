@@ -31,7 +31,6 @@ from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
-from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 Result = TypeVar("Result")
 
-IDS_SHOWN = 20
-"""Most ids of flagged documents in the figures."""
-
 
 def _embed_of(run: Run) -> Embed:
     model = load_deep_model(run)
@@ -60,7 +56,7 @@ def _embed_of(run: Run) -> Embed:
             f"{model.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
             "pooled hidden states"
         )
-    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep)
+    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep.max_tokens)
     return Embed(
         **embed_fields(run, model),
         spec=call_on_a_worker(run, read),
@@ -91,8 +87,8 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     return result
 
 
-def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
-    return read_spec(model_path(store, model), max_tokens=deep.max_tokens, device=device)
+def _read_spec(store: Store, model: str | Path, max_tokens: int, device: Device) -> EmbeddingSpec:
+    return read_spec(model_path(store, model), max_tokens=max_tokens, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,8 +166,7 @@ class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
     tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
-    are the model's own. limit: most positions of a batch
-    that fit, None if all did.
+    are the model's own. limit: most positions of a batch that fit, None if all did.
     """
 
     records: Records = field(compare=False)
@@ -282,7 +277,6 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
         "model": model,
         "dim": files.read(run.view.fragments[0])["vectors"].shape[1],
         "max_tokens": spec.window,
-        "own_tokens": spec.window - spec.room,
         "device": spec.device,
         "dtype": spec.dtype,
         "tokens": int(tokens.sum()),
@@ -297,16 +291,13 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
             "deep.model to another model"
         )
     if len(flags):
-        ids = run.records.text_ids(run.view.fragments)
         # Equal texts are named once.
-        rows = flags[run.are_first[flags]][:IDS_SHOWN]
-        names = own_ids(run, rows)
-        shown = [name or id_ for name, id_ in zip(names, hex_ids(ids[rows]), strict=True)]
+        rows = flags[run.are_first[flags]][:3]
+        ids = hex_ids(run.records.text_ids(run.view.fragments)[rows])
+        shown = ", ".join(name or id_ for name, id_ in zip(own_ids(run, rows), ids, strict=True))
         run.progress.note(
-            f"{len(flags):,} documents have no finite {noun} and {instead}: "
-            f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
+            f"{len(flags):,} documents have no finite {noun} and {instead}: {shown}{', ...' if len(flags) > 3 else ''}"
         )
-        figures["flagged_ids"] = shown
     return {**figures, "flagged_documents": len(flags)}
 
 

@@ -44,15 +44,11 @@ INFO = "deep_model.json"
 STAGE = "deep_model"
 HALF_TOKENS = 2_000_000
 """Tokens of halves of documents that show the decoder what halves share: more make better vectors."""
-SPAN = 128
-"""Most tokens of a document's half that are read."""
-SHORTEST = 8
-"""Fewest tokens of a half; shorter documents are left out."""
+SPAN, SHORTEST = 128, 8
+"""Most tokens of a half that are read, and fewest; shorter documents are left out."""
 
-WHOLE_BYTES = 4 << 30
-"""Weights up to this size are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
-SAMPLES = 256
-BLOCK_BYTES = 1 << 20
+WHOLE_BYTES, SAMPLES, BLOCK_BYTES = 4 << 30, 256, 1 << 20
+"""Weights up to WHOLE_BYTES are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +141,7 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.decoder import make_decoder
 
     base, checkpoint = load_base_model(run), _checkpoint(run)
-    info = {
-        "tokenizer": base.info["tokenizer"],
-        "engine": None,
-        "vocabulary": base.info["vocabulary"],
-        "figures": {},
-    }
+    info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None, "figures": {}}
     if not checkpoint:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
