@@ -112,6 +112,7 @@ types: .venv/.dev ## check the types
 
 docs: .venv/.docs ## build the site, build/site/index.html; warnings are errors; half a minute
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site -d build/doctrees . build/site
+	@echo "The site: $(CURDIR)/build/site/index.html (its search works from the file)"
 
 docs-links: .venv/.docs ## ask every link of the site to other sites whether it still answers; needs the network
 	@$(BIN)/python -m sphinx -q -b linkcheck -c docs/site -d build/doctrees . build/links

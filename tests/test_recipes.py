@@ -38,7 +38,6 @@ SMALL = {
 FOR_THIS_CORPUS: dict[str, dict[str, Any]] = {
     "Some sources should be read more often, others in part": {"mixing": {"total_tokens": 20_000}},
     "I appended data: do trained batches stay?": {"order": {"frozen_tokens": 2048}},
-    "My documents are books": {"packing": {"piece_tokens": 32}},
     "I want to see whether it is worth it": {
         "heldout": {"documents": 0.1},
         "evidence": {"tokens": 512},

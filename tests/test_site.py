@@ -124,9 +124,9 @@ QUESTIONS = {
     "I have embeddings of my own model": "clusters_of_documents.md",
     "I appended 1 %: what is recomputed, and do trained batches stay?": "reruns.md#measured",
     "What is a prefix deviation?": "concepts.md#prefix-deviation",
-    "500 GB: how long, and on what?": "decisions/scale.md",
+    "500 GB: how long, and on what?": "decisions/engine.md",
     "My corpus has no sources": "recipes.md#my-corpus-has-several-languages",
-    "My documents are longer than a sequence": "recipes.md#my-documents-are-books",
+    "My documents are longer than a sequence": "concepts.md#packing",
     "I have a quality score of my own": "sections.md#along-a-score",
     "I resume on another number of ranks": "trainers.md#in-pytorch",
     "A document must go": "recipes.md#my-loss-has-a-spike",
@@ -179,7 +179,9 @@ def test_the_reference_has_every_verb_and_option(capsys: pytest.CaptureFixture[s
 )
 def test_the_reference_has_every_public_name(module) -> None:
     text = reference.python().split(f"\n## `{module.__name__}`\n")[1].split("\n## ")[0]
-    assert re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M) == module.__all__
+    named = re.findall(r"^`{6}\{py:(?:class|function)\} (\w+)", text, re.M)
+    assert sorted(named) == sorted(module.__all__) and " at 0x" not in text
+    assert module is not dagster_divorder or named[:4] == ["order", "reorder", "compare", "balance"]
 
 
 @pytest.mark.slow
@@ -204,7 +206,7 @@ def test_manifests_have_the_keys_of_their_schema(
 def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
     glossary = (ROOT / "docs/glossary.md").read_text()
     terms = [term.lower() for term in re.findall(r"^- \*+([^*]+)\*", glossary, re.M)]
-    assert terms == sorted(terms) and len(terms) == len(set(terms)) > 100
+    assert terms == sorted(terms) and 40 < len(terms) == len(set(terms)) <= 60
     for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
         assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
-    assert 35 < len(pages.linked_terms(glossary)) < 60
+    assert len(pages.linked_terms(glossary)) > 35

@@ -175,12 +175,18 @@ MEMBERS = {
 """Kind of a class's member -> its directive."""
 
 
+FIRST = ("order", "reorder", "compare", "balance")
+"""What most readers come for: the first names of the page."""
+
+
 def python() -> str:
     """Every public name with its signature and docstring, as directives of Sphinx's Python domain."""
     lines: list[str] = []
     for module in (dagster_divorder, dagster_divorder.torch):
         lines += [f"\n## `{module.__name__}`\n", f"```{{py:module}} {module.__name__}\n```\n"]
-        for name in module.__all__:
+        for name in [name for name in FIRST if name in module.__all__] + [
+            name for name in module.__all__ if name not in FIRST
+        ]:
             lines += _documented(name, getattr(module, name))
     lines += ["\n## Results\n", "What functions above return.\n"]
     for returned in (Results, Comparison):
@@ -226,7 +232,7 @@ class _Annotation:
 def _signature(function: Any) -> str:
     signature = inspect.signature(function)
     empty = inspect.Parameter.empty
-    return str(
+    shown = str(
         signature.replace(
             parameters=[
                 parameter
@@ -240,6 +246,10 @@ def _signature(function: Any) -> str:
             else _Annotation(signature.return_annotation),
         )
     )
+    # Objects without a form in Python are metadata of an annotation, or a default.
+    shown = re.sub(r", <[^<>]* at 0x\w+>", "", shown)
+    shown = re.sub(r"<[^<>]* at 0x\w+>", "...", shown).replace("typing.", "")
+    return re.sub(r"Annotated\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1", shown)
 
 
 _PARAMETER = r"\*{0,2}[a-z]\w*(?:, [a-z]\w*)*"

@@ -1,4 +1,4 @@
-"""Records that people report in trackers of trainers, with what becomes of them (docs/decisions/chats-public.md)."""
+"""Records that people report in trackers of trainers, with what becomes of them (docs/decisions/chats.md)."""
 
 from __future__ import annotations
 
