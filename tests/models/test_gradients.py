@@ -101,21 +101,6 @@ def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers
         assert bool(left_out) == (kind == "mixtral") and all("experts" in name for name in left_out)
 
 
-def test_an_output_layer_of_its_own(checkpoints: Folders, tmp_path: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(checkpoints("llama"))
-    config.tie_word_embeddings = False
-    torch.manual_seed(1)
-    with quiet():
-        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    ids, lengths = batch(20)
-    found = opened(tmp_path).gradients(ids, lengths)
-    for name, each in autograd(plain(tmp_path), 2, ids[0]).items():
-        np.testing.assert_allclose(found[name][0], each, atol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def llama(checkpoints: Folders) -> GradientModel:
     return opened(checkpoints("llama"))

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_samples
 
-from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics import clusters
-from dagster_divorder.stages.topics import k_calibration as module
 from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -88,17 +87,6 @@ def test_what_is_measured_is_what_the_pipeline_then_makes(made: tuple[Settings, 
     # Pooled by idf, so seen from the centre of the sample, which is here all documents.
     expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
     assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_silhouettes_are_those_of_a_sample(
-    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, _ = made
-    monkeypatch.setattr(module, "SAMPLE", 150)
-    receipt = run_stage("k_calibration", settings.refitting("k_calibration"), Silent())
-    assert receipt.figures["measured_documents"] == 150
-    for row in table(settings, receipt):
-        assert row["smallest"] * row["k"] <= 150 <= row["largest"] * row["k"]
 
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
@@ -183,14 +171,3 @@ def test_a_corpus_too_small_for_a_number_is_told(
     assert calibration.figures["recommended"] == receipts["clusters"].figures["k"] == tried[-1]
     assert calibration.figures["notes"][0] == note
     assert [row["k"] for row in table(settings, calibration)] == tried
-
-
-def test_clusters_that_hardly_separate_are_told(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    words = [f"w{at}" for at in range(600)]
-    texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
-    settings = settings_of(tmp_path, advanced={"vocab_size": 1024, "token_dims": 128})
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    report = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))["k_calibration"].figures
-    assert 0 < report["best_silhouette"] < 0.02
-    assert report["notes"][0].endswith(": clusters hardly separate")

@@ -93,20 +93,6 @@ def test_the_table_describes_every_cluster(made: Settings) -> None:
         assert row["example"] == lines[0]
 
 
-def test_only_a_refit_names_anew(tmp_path: Path) -> None:
-    pinned = settings_of(tmp_path, refit={"clusters": "never"})
-    write_jsonl(tmp_path / "docs.jsonl", records(50))
-    before = named(pinned)
-    backwards = [
-        {**record, "text": " ".join(word[::-1] for word in record["text"].split())} for record in records(50)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", backwards)
-    assert named(pinned) == before
-    again = pinned.refitting("clusters")
-    words = {word[::-1] for words in TOPICS.values() for word in words.split()}
-    assert {word for name in named(again)["names"] for word in name.split(", ")} <= words
-
-
 def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", [{"text": f"{number} {number * 7} !"} for number in range(40)])
     settings = settings_of(tmp_path, clusters={"k": 3}, fields=[])

@@ -227,16 +227,3 @@ def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
         assert group.restarts == 1
     finally:
         group.close()
-
-
-def test_groups_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(deep_embeddings, "Group", lambda *given: started.append(given) or Group(1, "cpu"))
-    monkeypatch.setattr(deep_embeddings, "_groups", {})
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    for worker, visible, expected in (("0", None, ["0", "1", "2"]), ("1", "7,5,4,3,2,1", ["3", "2", "1"])):
-        monkeypatch.setenv("DAGSTER_DIVORDER_WORKER", worker)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible) if visible else None
-        deep_embeddings._groups.clear()
-        deep_embeddings._group(3, "cuda")
-        assert started.pop() == (3, "cuda", expected)

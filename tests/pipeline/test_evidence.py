@@ -18,12 +18,12 @@ from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.evidence import strategy_comparison
 from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
-from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_table, load_verdict, remedy
+from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.view.strategies import by_batches, conclusions
-from dagster_divorder.view.words import ORDERS, points
+from dagster_divorder.view.words import points
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -50,24 +50,6 @@ def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
     return load_metrics(open_run(settings))
 
 
-def test_both_scales_are_measured_over_every_window(corpus: Path) -> None:
-    settings = settings_of(corpus)
-    metrics = metrics_of(settings)
-    assert tuple(metrics) == tuple(ORDERS)
-    tokens = {figures["tokens"] for figures in metrics.values()}
-    assert len(tokens) == 1
-    for name, figures in metrics.items():
-        assert tuple(figures["windows"]) == WINDOWS
-        for window in WINDOWS:
-            for trait in ("cluster", "length"):
-                found = figures["windows"][window][trait]
-                assert 0 < found["mean"] <= found["worst"] <= 1, (name, window, trait)
-    for ours in ("curated", "sequences"):
-        assert set(metrics[ours]["trait_errors"]) == {"cluster", "length"}
-    original, sequences = (metrics[name]["windows"]["batch"]["cluster"] for name in ("original", "sequences"))
-    assert sequences["worst"] < original["worst"] / 2
-
-
 def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -> None:
     """Token by token: the stream as a trainer reads it, and every window of it."""
     settings = settings_of(corpus)
@@ -92,17 +74,6 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
         assert figures["windows"][window]["cluster"]["worst"] == pytest.approx(worst, abs=1e-12)
     distinct = [len(set(stream[at : at + 64].tolist())) for at in range(0, len(stream), 64)]
     assert figures["distinct"]["cluster"]["mean"] == pytest.approx(np.mean(distinct))
-
-
-def test_the_table_has_a_column_an_order(corpus: Path) -> None:
-    settings = settings_of(corpus)
-    metrics, rows = metrics_of(settings), load_table(open_run(settings))
-    found = {row["measure"]: row for row in rows}
-    worst = found["share error of length, batch, worst"]
-    assert worst["unit"] == "points" and worst["better"] == "less"
-    assert [worst[name] for name in ORDERS] == [
-        100 * metrics[name]["windows"]["batch"]["length"]["worst"] for name in ORDERS
-    ]
 
 
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:

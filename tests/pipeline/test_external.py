@@ -235,13 +235,6 @@ def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
     assert "rows 3 and 58 have the same row and different vectors; expected one vector for each" in message
 
 
-def test_an_id_may_come_again_with_the_same_vector(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-    order = np.concatenate([np.arange(60), [3, 3, 17]])
-    path = parquet(corpus, vectors_of(TEXTS), order, row=list(range(60)))
-    assert corpus.read(embedding={"path": path})["documents"] == 60
-
-
 def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """external_embeddings: the vectors of the user's own file (`embedding.path`), L2-normalised, by document.
 
-Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row; 0 if no
-record of the input had the document then, so that the file had no row for it.
+Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row.
 
 The key names the vectors in the file when it was first read; later runs find it by the stored hashes. A file that has
 grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. Every run
@@ -63,8 +62,7 @@ class _ExternalEmbeddings(PerDocument):
         if not isinstance(take.vectors, ParquetVectors):
             yield from self.compute_with(take, run, key, works)
             return
-        wanted = np.concatenate([take.row[_records(take.inside, work.new)] for work in works])
-        rows = distinct_values(wanted[wanted >= 0])
+        rows = distinct_values(np.concatenate([take.row[take.inside(work.new)] for work in works]))
         size = len(rows) * take.vectors.dims * take.vectors.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
             copied = replace(take, vectors=take.vectors.copy(rows, folder / "vectors"), rows=rows)
@@ -78,8 +76,8 @@ class _ExternalEmbeddings(PerDocument):
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The user's file as read. read_as: hash of the state of file and input, and of the settings. facts: its content.
-    key: names its vectors. Of each record: `row` int64, the row of the file with the vector of its text, -1 if there is
-    none; `source` uint64, that row's hash, 0 if there is none; empty unless this run has read the file."""
+    key: names its vectors. Of each record: `row` int64, the row of the file with the vector of its text; `source`
+    uint64, that row's hash; empty unless this run has read the file."""
 
     read_as: str
     facts: Mapping[str, Any]
@@ -154,38 +152,34 @@ def _open_file(settings: Settings) -> VectorFile:
 @dataclass(frozen=True, slots=True)
 class _Take:
     """Takes the vectors of a fragment's documents from the user's file `vectors`, or from a copy of some of its `rows`,
-    int64 rising. row, source: see `_Reading`. inside: the records of each fragment."""
+    int64 rising. row, source: see `_Reading`. spans: the records of each fragment."""
 
     path: Path
     row: np.ndarray
     source: np.ndarray
-    inside: Mapping[str, slice]
+    spans: Mapping[str, slice]
     vectors: VectorFile
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        inside = _records(self.inside, fragment)
-        row, source = self.row[inside], self.source[inside]
-        wanted = row[row >= 0]
+        inside = self.inside(fragment)
+        wanted, source = self.row[inside], self.source[inside]
         assert isinstance(self.vectors, NpyVectors)
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
-        if not np.array_equal(row_hashes(taken), source[row >= 0]):
+        if not np.array_equal(row_hashes(taken), source):
             raise InputError(f"{self.path} changed while it was read; run again")
-        units = np.zeros((len(row), self.vectors.dims), np.float32)
-        units[row >= 0] = unit_rows(taken)
-        return {"vectors": units, "source": source}
+        return {"vectors": unit_rows(taken), "source": source}
+
+    def inside(self, fragment: Fragment) -> slice | np.ndarray:
+        """The records of a fragment, or those that it stands for."""
+        whole = self.spans[fragment.name]
+        return whole if fragment.picks is None else whole.start + fragment.picks
 
 
 def _take(run: Run) -> _Take:
     reading, file, fragments = run.memo["reading"], _open_file(run.settings), run.view.fragments
     inside = dict(zip([fragment.name for fragment in fragments], spans(fragments), strict=True))
     return _Take(file.path, reading.row, reading.source, inside, file)
-
-
-def _records(inside: Mapping[str, slice], fragment: Fragment) -> slice | np.ndarray:
-    """The records of a fragment, or those that it stands for."""
-    whole = inside[fragment.name]
-    return whole if fragment.picks is None else whole.start + fragment.picks
 
 
 def _key(run: Run, file: VectorFile, source: np.ndarray, last: Receipt | None) -> tuple[str, str]:
