@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +39,11 @@ FLOOR = 1e-9
 
 def make_decoder(
     base: Path, directory: Path, weights: NDArray[np.float32], means: NDArray[np.float32], *, seed: int
-) -> dict[str, Any]:
+) -> None:
     """Writes a checkpoint into an existing directory.
 
     base: directory with the table, float32 (V, D), and its tokenizer. weights: float32, at most V, scale its rows.
     means: float32 (2, P, D), vectors of the two spans of each document (`core.vectors.pool`).
-
-    Returns:
-        layers, width, and parameters (of the layers).
     """
     import torch
     from transformers import LlamaConfig, LlamaModel
@@ -73,8 +69,6 @@ def make_decoder(
     for name in (TOKENIZER, "tokenizer_config.json"):
         shutil.copyfile(base / name, directory / name)
     write_checkpoint(directory, config, {key: weight.numpy() for key, weight in model.state_dict().items()})
-    parameters = sum(weight.numel() for weight in model.layers.parameters())
-    return {"layers": LAYERS, "width": table.shape[1], "parameters": parameters}
 
 
 def topic_map(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:

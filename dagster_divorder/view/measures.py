@@ -104,12 +104,6 @@ MEASURES = {
         ("distinct", "cluster", "least"),
         better="more",
     ),
-    "distinct clusters, flush": Measure(
-        "clusters in a sequence, flush",
-        fixed,
-        "the same if a document that does not fit starts a new sequence",
-        better="more",
-    ),
     "mean prefix deviation, tokens": Measure(
         "prefix deviation, mean",
         number,

@@ -92,7 +92,7 @@ def vectors_of(model: torch.nn.Module, texts: list[np.ndarray]) -> np.ndarray:
 def test_topics_come_out_better_than_from_the_mean_of_the_table(base: Path, tmp_path: Path) -> None:
     from sklearn.metrics import normalized_mutual_info_score
 
-    report = make_decoder(base, tmp_path, ONES, halves(base, planted_corpus(400)[0]), seed=0)
+    make_decoder(base, tmp_path, ONES, halves(base, planted_corpus(400)[0]), seed=0)
     texts, topics = planted_corpus(600, seed=1)
 
     def agreement(vectors: np.ndarray) -> float:
@@ -100,9 +100,8 @@ def test_topics_come_out_better_than_from_the_mean_of_the_table(base: Path, tmp_
 
     model = load(tmp_path)
     assert agreement(vectors_of(model, texts)) > 0.9 > 0.5 > agreement(pooled(base, texts))
-    assert model.config.num_hidden_layers == report["layers"] == 2
+    assert model.config.num_hidden_layers == 2
     assert model.config.max_position_embeddings == 8192
-    assert sum(weight.numel() for weight in model.layers.parameters()) == report["parameters"]
     assert (tmp_path / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
     rows = embedding_table(tmp_path).weights
     assert np.square(rows).mean() == pytest.approx(1.0, rel=1e-5)

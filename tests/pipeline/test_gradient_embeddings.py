@@ -66,9 +66,6 @@ def test_gradients_are_stored_by_document(
         64,
         768,
     )
-    weights = [name for name in report["parameters_of"] if name.startswith("model.layers.0.")]
-    assert len(weights) == 9 and len(report["parameters_of"]) == 18
-    assert report["parameters"] == 2 * (4 * 16 * 64 + 3 * 16 * 32 + 2 * 16)
     assert report["flagged_documents"] == 0
     assert (report["documents"], report["new_documents"]) == (42, 41)
     with monkeypatch.context() as patch:

@@ -46,13 +46,13 @@ WARM_UP = 64
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
     """One row per pair of strategies, as in Diversity-Ordered Training: distinct clusters a sequence, deviations, drift
-    and cost. Flush: as its script counts. Values are None if the corpus is smaller than a batch."""
+    and cost. Values are None if the corpus is smaller than a batch."""
     return run.rows("strategy_comparison", "table")
 
 
 def _compare_strategies(run: Run) -> Made:
     settings, stream = run.settings, load_stream(run)
-    traits, weights, length = stream.traits, settings.order.traits, settings.sequence.length
+    traits, weights = stream.traits, settings.order.traits
     codes = {name: traits.codes[name] for name in sorted(weights, key=lambda trait: trait != "cluster")}
     documents = dict.fromkeys([*DOCUMENTS, settings.order.strategy])
     sequences = dict.fromkeys([*SEQUENCES, settings.sequence.strategy])
@@ -67,9 +67,9 @@ def _compare_strategies(run: Run) -> Made:
             packed = pack(
                 Pieces(laid, np.zeros_like(laid), traits.tokens[laid]),
                 method="concat" if settings.packing.packs else "none",
-                sequence_length=length,
+                sequence_length=settings.sequence.length,
             )
-            flush, sums = flush_clusters(stream, laid, length), vector_sums(run, packed)
+            sums = vector_sums(run, packed)
             full = len(packed) - int(settings.packing.packs and len(packed) > 0 and packed.padding[-1] > 0)
             items = with_coordinates(sequence_items(run, stream, packed), packed, sums).part(0, full)
             for of_sequences in sequences:
@@ -85,9 +85,6 @@ def _compare_strategies(run: Run) -> Made:
                     "distinct clusters a sequence": distinct["mean"],
                     "fewest": distinct["least"],
                     "std": distinct["spread"],
-                    "distinct clusters, flush": float(flush.mean()) if len(flush) else 0.0,
-                    "fewest, flush": int(flush.min()) if len(flush) else 0,
-                    "std, flush": float(flush.std()) if len(flush) else 0.0,
                     **{name: summary[name] for name in DEVIATIONS},
                     **drift_columns(drift),
                     "seconds, documents": seconds,
@@ -105,26 +102,6 @@ def _order(items: Items, settings: Settings, strategy: str) -> tuple[np.ndarray,
     begin = time.perf_counter()
     found = order(items, **arguments)
     return found, time.perf_counter() - begin
-
-
-def flush_clusters(stream: TrainingStream, laid: np.ndarray, length: int) -> np.ndarray:
-    """Distinct clusters of each sequence as the script of Diversity-Ordered Training packs: a document that does not
-    fit closes the open sequence, if this holds tokens; one longer than a sequence fills sequences alone, and its rest
-    stays open."""
-    counts: list[int] = []
-    met: set[int] = set()
-    filled = 0
-    tokens, clusters = stream.traits.tokens[laid], stream.traits.codes["cluster"][laid]
-    for size, cluster in zip(tokens.tolist(), clusters.tolist(), strict=True):
-        if filled + size <= length:
-            filled += size
-        else:
-            counts += [len(met)] * (filled > 0) + [1] * (size // length)
-            filled, met = size % length, set()
-            if not filled:
-                continue
-        met.add(cluster)
-    return np.array(counts + [len(met)] * bool(met), np.int64)
 
 
 def _drift(

@@ -283,9 +283,11 @@ class Sequences:
         sequence."""
         settings, codes = self.run.settings, self.stream.traits.codes
         pieces, draw = _whole_pieces(self.plan), settings.seed + seed
+        # Strategies of one label take the first trait, the cluster.
+        names = sorted(settings.order.traits, key=lambda trait: trait != "cluster")
         items = document_items(
             run_counter(self.run, self.stream.record_of)(pieces),
-            {name: codes[name][pieces.document] for name in settings.order.traits},
+            {name: codes[name][pieces.document] for name in names},
             settings.order.traits,
             lengths=pieces.length,
         )

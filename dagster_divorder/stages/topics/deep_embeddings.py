@@ -75,7 +75,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
         "engine": model.engine,
         "vocabulary": model.vocabulary,
         # Products of the bootstrap's narrow decoder are too small to be shared by threads.
-        "threads": 1 if model.figures else count_workers(run.settings.engine.workers if local else 0),
+        "threads": 1 if model.narrow else count_workers(run.settings.engine.workers if local else 0),
     }
 
 
@@ -312,6 +312,5 @@ DEEP_EMBEDDINGS = vectors_of_a_model(
     figures=lambda run, files: {
         "pooling": run.memo["made"]["made"]["spec"]["pooling"],
         **vector_figures(run, files, "count as documents without tokens"),
-        **load_deep_model(run).figures,
     },
 )

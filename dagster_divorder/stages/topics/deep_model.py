@@ -55,8 +55,7 @@ WHOLE_BYTES, SAMPLES, BLOCK_BYTES = 4 << 30, 256, 1 << 20
 class DeepModel:
     """A loaded model. directory: an ordinary Hugging Face checkpoint, which other machines find at `place`.
     fingerprint: of its content. tokenizer: the fit that holds its tokenizer. engine: runs it; None if its tokens are
-    those of token_counts. vocabulary: number of ids of the tokenizer. figures: of the bootstrap decoder, empty for a
-    checkpoint."""
+    those of token_counts. vocabulary: number of ids of the tokenizer. narrow: the bootstrap decoder."""
 
     place: str | Path
     directory: Path
@@ -64,7 +63,7 @@ class DeepModel:
     tokenizer: str
     engine: Any
     vocabulary: int
-    figures: dict[str, Any]
+    narrow: bool
 
 
 def load_deep_model(run: Run) -> DeepModel:
@@ -83,7 +82,7 @@ def load_deep_model(run: Run) -> DeepModel:
         tokenizer=receipt.files["fit"],
         engine=facts["engine"],
         vocabulary=facts["vocabulary"],
-        figures=facts["figures"],
+        narrow="directory" not in facts,
     )
 
 
@@ -141,15 +140,14 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.decoder import make_decoder
 
     base, checkpoint = load_base_model(run), _checkpoint(run)
-    info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None, "figures": {}}
+    info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None}
     if not checkpoint:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         weights = token_weights(base.document_frequency, base.documents, "idf")
-        means, tokens = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
+        means = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
         with run.store.scratch(size, "the decoder") as folder:
-            made = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
-            info["figures"] = {**made, "tokens": tokens, "documents": means.shape[1]}
+            make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
     with run.store.scratch(what="the tokenizer") as folder:
@@ -163,8 +161,8 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
         return {**{path.name: path.read_bytes() for path in folder.iterdir()}, INFO: orjson.dumps(info)}
 
 
-def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
-    """(vectors of a span from each half of the first documents of `rows`, float32 (2, P, D); tokens of all spans)."""
+def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Vectors of a span from each half of the first documents of `rows`, float32 (2, P, D)."""
     view, counts = run.view, run.files("token_counts")
     span = np.minimum(counts.column(view.fragments, "lengths")[rows] // 2, SPAN)
     rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
@@ -178,7 +176,7 @@ def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         for half, first in enumerate((begins, begins + middle)):
             means[half, places] = pool(stored["ids"][np.repeat(first, count) + within], count, table, weights)
-    return means, int(2 * span.sum())
+    return means
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
@@ -191,7 +189,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 DEEP_MODEL = PinnedFit(
     name=STAGE,
-    version=3,
+    version=4,
     asset=False,
     description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
     reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, STAGE)),
