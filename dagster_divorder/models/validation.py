@@ -218,14 +218,12 @@ def text_losses(
     return predicted, np.bincount(text, losses, len(lengths)).astype(np.float64)
 
 
-def summed_losses(
-    module: Any, ids: torch.Tensor, targets: torch.Tensor, **options: torch.Tensor
-) -> torch.Tensor:
+def summed_losses(module: Any, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The sum of the losses of each row, in nats, float32 (B,). ids, targets: int64 (B, L), the tokens and the token
-    after each, IGNORED where none counts. options: of the module's call."""
+    after each, IGNORED where none counts."""
     import torch
 
-    logits = module(input_ids=ids, use_cache=False, **options).logits
+    logits = module(input_ids=ids, use_cache=False).logits
     # A row at a time, as the logits of a batch in float32 would double its memory.
     return torch.stack(
         [

@@ -835,11 +835,10 @@ class Evidence(_Section):
     the shuffled sequences best."""
 
 
-FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
+FitName = Literal["model", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
 """Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
 RULES: dict[FitName, str] = {
     "model": "never",
-    "decoder": "never",
     "bins": "auto",
     "clusters": "auto",
     "cluster_map": "never",

@@ -20,12 +20,10 @@ from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-TOKENS = 3_000
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(deep_model, "HALF_TOKENS", TOKENS)
+def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
 
 
@@ -43,7 +41,7 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings()
-    run = prepared(settings, "token_counts")
+    run = prepared(settings, "base_model")
     assert not run.store.list("fits/deep_model")
     model = load_deep_model(prepared(settings))
     (fit,) = _stored_fits(run)
