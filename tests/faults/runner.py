@@ -73,8 +73,8 @@ CONSTANTS = {
     "EXPORT_SHARD_BYTES": 20_000,
     "DIMS": 64,
 }
-"""Small enough that a corpus of some hundred documents has several fragments and files of exports, and that its gradients
-take a moment."""
+"""Small enough that a corpus of some hundred documents has several fragments and files of exports, and that its
+gradients take a moment."""
 
 
 class Runner:
