@@ -149,9 +149,6 @@ def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) ->
     corpus.settings = corpus.settings.model_copy(update={"seed": 5})
     assert corpus.run().figures["fitted"] == "seed 0 -> 5"
     assert corpus.places() != now
-    corpus.settings = corpus.settings.model_copy(update={"seed": 0})
-    assert corpus.run().figures["new_documents"] == 0
-    assert corpus.places() == now
 
 
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:

@@ -141,7 +141,7 @@ def test_a_part_is_made_with_one_asset_alone() -> None:
     ("k", "said"),
     [
         (4, "fitted to 240 documents, 60 a cluster; the further below 256, the more"),
-        (300, "300 clusters are asked for, but there were only 240 documents"),
+        (300, " clusters of 300: the sample has no more distinct vectors; fitted to 240 documents"),
     ],
 )
 def test_clusters_say_on_how_few_documents_they_were_fitted(

@@ -90,9 +90,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
 def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
     clusters, asked = _clusters(fitted.files), orjson.loads(fitted.files[INFO])["asked"]
     notes, points = [clusters.note], int(clusters.sizes.sum())
-    if asked > fitted.documents:
-        notes.append(f"{asked:,} clusters are asked for, but there were only {fitted.documents:,} documents")
-    elif points < most_points(asked):
+    if points < most_points(asked):
         notes.append(
             f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {most_points(1)}, "
             "the more the centroids depend on the sample"
