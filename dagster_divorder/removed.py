@@ -51,7 +51,7 @@ SETTINGS: dict[str, str] = {
     "(docs/sections.md)",
     "order.within": "it is 1; orders of tables have it as an argument",
     "output.shard_bytes": "it is 2 GiB",
-    "refit.decoder": "the bootstrap decoder follows the base model: refit.model",
+    "refit.decoder": "the bootstrap decoder is made again with the base model (refit.model)",
     "selection.alpha": 'spokes chooses for diversity alone, method = "quality" for quality alone',
     "selection.documents": "give the budget in tokens, as selection.tokens",
     "selection.min_quality": _FILTER,

@@ -3,14 +3,11 @@
 Models are trained on the first `evidence.tokens` tokens of the plan; if the plan follows a score, on batches that are
 evenly spaced in it. `curated` reads the sequences as planned. `random_sequences` reads the same sequences, shuffled
 differently each epoch. Every order is compared with these shuffles, each training with a shuffle from the same initial
-weights. Orders of documents pack the same tokens again by `concat`, conversations whole by their own method. The output
-does not need this stage.
+weights. Orders of documents pack the same tokens again by `concat`, conversations whole by their own method. Losses are
+means over the trained tokens. Each training is a file of the result, named by a hash of everything that it reads. A
+training that has a file, even in the result before, is not repeated.
 
-Losses are means over the trained tokens. Validation reads held-out documents one by one, as `loss_by_source` does.
-
-Each training is a file of the result, named by a hash of everything that it reads. A training that has a file, even in
-the result before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a
-sequence, S sequences.
+Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence, S sequences.
 """
 
 from __future__ import annotations
@@ -154,7 +151,19 @@ def _train_in_each_order(run: Run) -> Made:
 
     files: dict[str, Any] = {
         **{each.name: File(result, "safetensors") for each, result in results.items()},
-        "table": _table(trained, sorted(task.heldout)),
+        "table": [
+            {
+                "order": each.order,
+                "seed": each.seed,
+                "learning_rate": each.rate,
+                "epoch": epoch + 1,
+                "source": source,
+                "loss": float(loss),
+            }
+            for each, records in trained.items()
+            for epoch, losses in enumerate(records.heldout)
+            for source, loss in zip([*sorted(task.heldout), ALL], [*losses, losses.mean()], strict=True)
+        ],
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
         "picture": File(draw(summary), "png"),
     }
@@ -369,23 +378,6 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
                 "out: its loss is missing; raise heldout.documents"
             )
     return heldout
-
-
-def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row per training, epoch and source."""
-    return [
-        {
-            "order": each.order,
-            "seed": each.seed,
-            "learning_rate": each.rate,
-            "epoch": epoch + 1,
-            "source": source,
-            "loss": float(loss),
-        }
-        for each, trained in results.items()
-        for epoch, losses in enumerate(trained.heldout)
-        for source, loss in zip([*sources, ALL], [*losses, losses.mean()], strict=True)
-    ]
 
 
 def _summary(

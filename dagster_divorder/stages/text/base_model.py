@@ -40,7 +40,7 @@ from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder, Engine
+    from dagster_divorder.models.tokenize import Encoder
 
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
@@ -168,9 +168,19 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 **_table_content(folder, encoder.vocab_size),
                 "tokenizer": tokenizer_fingerprint(folder),
             }
-        chat_engine: dict[str, Any] = {}
+        chat_engine, counted = dict[str, str](), None
         if run.settings.masked:
-            chat_engine, counted = _read_conversations(run, rows, folder, engine)
+            from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
+
+            # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
+            # into every conversation must not count as rare.
+            total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
+            rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
+            documents = contents(run.view.fragments, rows, run.records.texts)
+            exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
+            chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
+            arrays = ChatEncoder(folder, template, exact).encode(documents)
+            counted = arrays["ids"], arrays["lengths"]
         ids, lengths = (template and counted) or encoder.encode(texts)
         special = special_ids(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -187,23 +197,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     frequency = document_frequency(ids, lengths, content["vocabulary"])
     statistics = {"document_frequency": frequency, "documents": np.array([len(lengths)], dtype=np.int64)}
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
-
-
-def _read_conversations(
-    run: Run, rows: np.ndarray, folder: Path, engine: Engine
-) -> tuple[dict[str, str], tuple[np.ndarray, np.ndarray]]:
-    """(the fastest engine that gives the reference's tokens of conversations, and why it is not gigatoken; ids of the
-    first RENDERED_BYTES of documents, end to end, and the number of each one's, as a model reads them). What a template
-    writes into every conversation must not count as rare."""
-    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
-
-    template = template_of(run)
-    total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
-    rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
-    documents = contents(run.view.fragments, rows, run.records.texts)
-    exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
-    arrays = ChatEncoder(folder, template, exact).encode(documents)
-    return {"chat_engine": exact, "chat_engine_reason": reason}, (arrays["ids"], arrays["lengths"])
 
 
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
