@@ -130,7 +130,7 @@ def test_the_key_is_what_settings_come_to(
 
 def key_of(settings: Settings) -> str:
     """The key that a run would have, without one."""
-    run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
+    run_all(settings, Silent(), GRAPH.needed(settings, "deep_model", "token_counts"))
     here = open_run(settings)
     embed = deep_embeddings._embed_of(here)
     assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings.Embed)

@@ -106,7 +106,7 @@ def test_the_key_is_what_settings_come_to(
     keys = []
     for more in ({}, change):
         settings = made(make_settings, **{**more, "deep": {"model": str(llama), **more.get("deep", {})}})
-        run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
+        run_all(settings, Silent(), GRAPH.needed(settings, "deep_model", "token_counts"))
         here = open_run(settings)
         embed = gradient_embeddings.gradients_of(here)
         # The window begins as the model's own does, and does not end where a text is cut.

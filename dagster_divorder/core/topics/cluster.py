@@ -71,7 +71,7 @@ def fit(
 
     if sample.ndim != 2 or not len(sample) or k < 1:
         raise InputError(
-            f"the sample has the shape {sample.shape} and k is {k}; expected one row or more, and k >= 1"
+            f"the sample has the shape {sample.shape} and k is {k}; expected at least one row and one cluster"
         )
     finite("the sample", sample)
     if len(sample) > (most := most or most_points(k)):

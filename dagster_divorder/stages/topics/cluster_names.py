@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.topics import terms
 from dagster_divorder.core.topics.cluster import most_points
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
 from dagster_divorder.pipeline.fit import PinnedFit
@@ -47,6 +46,8 @@ def load_names(run: Reader) -> list[str]:
 
 
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
+    from dagster_divorder.core.topics import terms
+
     count = run.receipt("centroids").facts["k"]
     labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
     # A sample of this size has documents of every cluster.
