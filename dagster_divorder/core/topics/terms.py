@@ -79,7 +79,8 @@ def count_words(texts: pa.Array) -> Words:
     for run in runs.dictionary.to_pylist():
         # `1월`, January, is a number; `3d` and `mp3` are not.
         is_word = 2 <= len(run) <= 40 and 2 * sum(map(str.isdigit, run)) < len(run) + run.isascii()
-        parts = map("".join, pairwise(run)) if _UNSPACED.search(run) else [run] * is_word
+        pairs = [one + other for one, other in pairwise(run)]
+        parts = pairs if _UNSPACED.search(run) else [run] * is_word
         words.append([numbers.setdefault(part, len(numbers)) for part in parts])
     starts = np.cumsum([0, *map(len, words)])
     inside = np.fromiter((word for of_run in words for word in of_run), np.int64, starts[-1])

@@ -168,7 +168,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 **_table_content(folder, encoder.vocab_size),
                 "tokenizer": tokenizer_fingerprint(folder),
             }
-        chat_engine, counted = dict[str, str](), None
+        chat_engine = dict[str, str]()
+        counted: tuple[np.ndarray, np.ndarray] | None = None
         if run.settings.masked:
             from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
