@@ -77,10 +77,11 @@ def count_words(texts: pa.Array) -> Words:
     numbers: dict[str, int] = {}
     words = []
     for run in runs.dictionary.to_pylist():
-        # `1월`, January, is a number; `3d` and `mp3` are not.
-        is_word = 2 <= len(run) <= 40 and 2 * sum(map(str.isdigit, run)) < len(run) + run.isascii()
-        pairs = [one + other for one, other in pairwise(run)]
-        parts = pairs if _UNSPACED.search(run) else [run] * is_word
+        if _UNSPACED.search(run):
+            parts = [one + other for one, other in pairwise(run)]
+        else:  # `1월`, January, is a number; `3d` and `mp3` are not.
+            is_word = 2 <= len(run) <= 40 and 2 * sum(map(str.isdigit, run)) < len(run) + run.isascii()
+            parts = [run] * is_word
         words.append([numbers.setdefault(part, len(numbers)) for part in parts])
     starts = np.cumsum([0, *map(len, words)])
     inside = np.fromiter((word for of_run in words for word in of_run), np.int64, starts[-1])
