@@ -169,7 +169,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 "tokenizer": tokenizer_fingerprint(folder),
             }
         chat_engine = dict[str, str]()
-        counted: tuple[np.ndarray, np.ndarray] | None = None
+        counted: tuple[Any, Any] | None = None
         if run.settings.masked:
             from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 

@@ -54,7 +54,7 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     note = NOISE.format(*kinds, *told.values()) if noise else None
     info = {"spaces": kinds, "k": k, **found.figures, "told_by_words": told, "note": note}
     shared = found.table[np.ix_(*found.pairs)]
-    picture = contingency(shared, *names, info["conclusion"], kinds)
+    picture = contingency(shared, names[0], names[1], info["conclusion"], kinds)
     return {INFO: orjson.dumps(info), HEATMAP: picture}
 
 
