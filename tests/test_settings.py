@@ -335,7 +335,7 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(
             'clusters = "now"',
             'refit.clusters = \'now\': expected "auto" or "never"; for one run: divorder run',
         ),
-        ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'decoder', 'bins'"),
+        ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'bins'"),
     ],
 )
 def test_a_rule_is_auto_or_never_of_a_fit_that_there_is(text: str, said: str, tmp_path: Path) -> None:

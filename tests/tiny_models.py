@@ -135,9 +135,7 @@ def causal_checkpoints(folder: Path) -> Folders:
         bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
         made.mkdir()
         vocabulary = len(embedding_table(base).weights)
-        decoder.make_decoder(
-            base, made, np.ones(vocabulary, np.float32), np.zeros((2, 0, 16), np.float32), seed=0
-        )
+        decoder.make_decoder(base, made, np.ones(vocabulary, np.float32), seed=0)
         return made
 
     def get(kind: str) -> Path:

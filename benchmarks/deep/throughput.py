@@ -31,9 +31,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.models.batches import batch_end
 from dagster_divorder.models.deep import Model
-from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.embed import Embedder, batch_end
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import EmbeddingSpec
 from dagster_divorder.settings import Settings

@@ -52,8 +52,7 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         InputError: `evidence.tokens` is unset.
     """
     from dagster_divorder.stages import GRAPH, open_run, run_all
-    from dagster_divorder.stages.evidence.training_evidence import load_evidence
-    from dagster_divorder.view.evidence import evidence_tables
+    from dagster_divorder.stages.evidence.training_evidence import evidence_tables, load_evidence
 
     if settings.evidence.tokens is None:
         raise InputError(

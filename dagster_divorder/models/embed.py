@@ -1,15 +1,16 @@
 """Documents of token ids to vectors: first tokens, sorted by length, batched under a budget, pooled and normalised.
 
-Letters: n documents, T tokens of all of them, W windows, D dims.
+Letters: n documents, T tokens of all of them, W windows, D dims. A budget counts positions (tokens with padding).
 Guarantee: a document with tokens gets a vector of length 1. A document without tokens gets zero, and so does one whose
-vector is not finite, which is flagged. A batch that does not fit into memory is halved and tried again, and so are the
-batches after it.
+vector is not finite, which is flagged. At most PADDING of a batch is padding, unless the batch is smaller than SMALL of
+the budget. A batch that does not fit into memory is halved and tried again, and so are the batches after it.
 Cost: the forward pass; everything else is some per cent of it (benchmarks/deep).
 Known weakness: where memory runs out, machines batch, and round, differently.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,13 +23,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.engine.memory import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import (
-    CPU_BUDGET,
-    GPU_BUDGET,
-    OutOfMemory,
-    batch_end,
-    release,
-)
 from dagster_divorder.models.deep import Model, torch_threads
 from dagster_divorder.models.pretrained import quiet
 
@@ -37,7 +31,10 @@ if TYPE_CHECKING:
 
 NOT_FINITE = 1
 """Flag of a document whose vector is not finite; zero is stored."""
-
+PADDING, SMALL = 0.05, 1 / 8
+CPU_BUDGET, GPU_BUDGET = 2048, 1 << 16
+"""Positions of a batch. On a CPU larger batches leave its caches, and smaller ones repeat the cost of a batch; on a GPU
+fewer already keep it busy, and padding rises with the budget (docs/decisions)."""
 
 Work = Counter[str]
 """Counts of the work: `tokens` through the model, including special ones, in `positions` of `batches`; and
@@ -51,6 +48,38 @@ class Embedded:
     vectors: NDArray[np.float32]
     flagged: NDArray[np.uint8]
     work: Work
+
+
+class OutOfMemory(Exception):
+    """A batch of `positions` did not fit, and the processes that shared it cannot go on."""
+
+    def __init__(self, positions: int) -> None:
+        super().__init__(positions)
+        self.positions = positions
+
+
+def batch_end(lengths: NDArray[np.int64], begin: int, budget: float) -> int:
+    """Where the batch that starts at `begin` ends. lengths: of windows, longest first, int64 (W,). budget: positions of
+    a batch."""
+    longest = int(lengths[begin])
+    rows = max(1, int(budget / longest))
+    candidates = lengths[begin : begin + rows]
+    positions = longest * np.arange(1, len(candidates) + 1)
+    fits = (positions <= SMALL * budget) | (np.cumsum(candidates) >= (1 - PADDING) * positions)
+    return begin + max(1, len(candidates) if fits.all() else int(np.argmin(fits)))
+
+
+def release(device: str) -> None:
+    """Free a GPU's cached memory after a forward pass."""
+    import torch
+
+    if device == "cpu":
+        return
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        torch.mps.empty_cache()
 
 
 class Embedder:

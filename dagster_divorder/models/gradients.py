@@ -32,53 +32,22 @@ from dagster_divorder.engine.memory import MODEL_BYTES
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary
 from dagster_divorder.models.deep import Model, sees_ahead
-from dagster_divorder.models.pretrained import explaining, load_config, load_module, quiet
+from dagster_divorder.models.pretrained import load_module, quiet
 from dagster_divorder.models.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
     import torch
 
-ROWS = 64
-"""Most documents that are projected together."""
-
-BUFFER_BYTES = 8 << 30
-"""Most bytes of gradients that wait to be projected on a GPU; on a CPU they take MODEL_BYTES."""
-
+ROWS, BUFFER_BYTES = 64, 8 << 30
+"""Most documents that are projected together, and most bytes of gradients that wait for it on a GPU; on a CPU they take
+MODEL_BYTES."""
 TILE = {"cpu": 1 << 20, "cuda": 1 << 26, "mps": 1 << 24}
 """Entries of R that are computed at a time."""
-
 LOSS_SCALE = 1024.0
 """Factor of gradients in the backward pass, divided out afterwards, since float16 would round the gradients of long
 documents to 0. A power of two, so no digit changes."""
-
-WORD_BITS = 64
-ROW_WORDS = 1 << 20
+WORD_BITS, ROW_WORDS = 64, 1 << 20
 """Words of the hash for each entry of a parameter: enough for a K of 67 million."""
-
-
-def describe(directory: Path | str, *, layers: int, setting: str) -> dict[str, int]:
-    """Name -> size of the parameters whose gradients are taken, those of the last `layers` blocks, or of all if there
-    are fewer, without reading the checkpoint's weights. setting: names the model.
-
-    Raises:
-        InputError: it is not a causal language model, or has no list of blocks.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    directory = Path(directory)
-    config = load_config(directory)
-    with explaining(directory), torch.device("meta"):
-        try:
-            module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        except ValueError as error:
-            raise _no_causal(directory, config, setting) from error
-    if blocks_of(module) is None:
-        raise InputError(
-            f"{setting} is {directory} ({type(module).__name__}), which has no list of blocks; set deep.model to "
-            "another model"
-        )
-    return last_blocks(module, layers)
 
 
 def load(
@@ -91,13 +60,15 @@ def load(
     setting: str,
     vocabulary: int = 0,
 ) -> GradientModel:
-    """The model of a checkpoint, ready to compute gradients. vocabulary: one more than the largest token id.
+    """The model of a checkpoint, ready to compute gradients of the last `layers` blocks, or of all if there are fewer.
+    setting: names the model. vocabulary: one more than the largest token id.
 
     Raises:
-        InputError: as `describe` and `deep.load`; or a token sees later ones.
+        InputError: as `deep.load`; it is not a causal language model, or has no list of blocks.
     """
+    import torch
+
     directory = Path(directory)
-    parameters = describe(directory, layers=layers, setting=setting)
     try:
         module = load_module(directory, "AutoModelForCausalLM", spec.device, spec.dtype)
     except InputError as error:
@@ -105,35 +76,27 @@ def load(
             f"{error}, or set deep.model to a causal language model with its output layer"
         ) from error
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
+    count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
+    lists = [each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList)]
+    blocks = next((list(blocks) for blocks in lists if len(blocks) == count), [])
+    inside = {id(each) for block in blocks[-layers:] for each in block.parameters()}
+    # Experts are stacked.
+    parameters = {
+        name: each.numel()
+        for name, each in module.named_parameters()
+        if id(each) in inside and each.ndim <= 2
+    }
+    named = f"{setting} is {directory} ({type(module).__name__})"
+    if not parameters:
+        raise InputError(f"{named}, which has no list of blocks; set deep.model to another model")
     model = GradientModel(module, spec, parameters, dims=dims, seed=seed)
     with quiet():
         if sees_ahead(model, module.base_model):
-            raise _no_causal(directory, module.config, setting)
+            raise InputError(
+                f"{named}, which is not a causal language model: a token sees later ones; set deep.model to a causal "
+                "language model"
+            )
     return model
-
-
-def _no_causal(directory: Path, config: Any, setting: str) -> InputError:
-    return InputError(
-        f"{setting} is {directory} ({type(config).__name__.removesuffix('Config')}), which is not a causal language "
-        "model: it gives no probability of the next token; set deep.model to a causal language model"
-    )
-
-
-def blocks_of(module: Any) -> Any:
-    """The list of a model's blocks; None if it has none."""
-    import torch
-
-    count = getattr(module.config.get_text_config(), "num_hidden_layers", 0)
-    lists = (each for each in module.base_model.modules() if isinstance(each, torch.nn.ModuleList))
-    return next((blocks for blocks in lists if len(blocks) == count), None)
-
-
-def last_blocks(module: Any, layers: int) -> dict[str, int]:
-    """Name -> size of the parameters of a model's last `layers` blocks, but those of experts, which are stacked."""
-    blocks = blocks_of(module)
-    inside = {id(each) for block in blocks[-layers:] for each in block.parameters()}
-    named = module.named_parameters()
-    return {name: each.numel() for name, each in named if id(each) in inside and each.ndim <= 2}
 
 
 class GradientModel(Model):

@@ -18,7 +18,7 @@ from typing import Any
 from dagster_divorder.engine.local import MEMORY_VARIABLES, Worker
 from dagster_divorder.errors import DivOrderError, MissingPackageError
 from dagster_divorder.extras import why_missing
-from dagster_divorder.models.batches import OutOfMemory
+from dagster_divorder.models.embed import OutOfMemory
 
 RANKS = "DAGSTER_DIVORDER_RANKS"
 """Environment variable of a rank: the number of ranks."""

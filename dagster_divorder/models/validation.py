@@ -13,7 +13,6 @@ Conversations are written with the chat template of `model.base`, not the model'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.batches import batch_end, cut_windows
 from dagster_divorder.models.chat_tokens import encode_trained
 from dagster_divorder.models.checkpoint import check_vocabulary, locate
+from dagster_divorder.models.embed import batch_end
 from dagster_divorder.models.pretrained import (
     explaining,
     load_config,
@@ -39,7 +38,6 @@ from dagster_divorder.models.tokenize import load_encoder, load_reference
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-    from pyarrow.parquet import ParquetFile
 
 HELDOUT = "heldout.parquet"
 COLUMNS = ["source", "text"]
@@ -78,6 +76,9 @@ def loss_by_source(
         InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
             together; or a window has fewer than 2 tokens.
     """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
     module, directory, longest = _load(model, device)
     window = min(context or longest, longest, batch_tokens)
@@ -93,14 +94,26 @@ def loss_by_source(
         encoder, reference = load_encoder(saved), load_reference(Path(saved))
     before = special_tokens_around(folder)[0][-1:]
     check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
-    parquet, columns = _open(file)
+    try:
+        parquet = pq.ParquetFile(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(
+            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
+            "(heldout.documents), or a Parquet file of held-out documents"
+        ) from error
+    schema = parquet.schema_arrow
+    if missing := set(COLUMNS) - set(schema.names):
+        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
+    # A user's own file may have an unrelated column of this name.
+    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
+    columns = [*COLUMNS, *([TRAINED] if masked else [])]
     sums: dict[str, NDArray[np.float64]] = {}
     training = module.training
     module.eval()
     try:
         for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
             texts = [text or "" for text in batch["text"].to_pylist()]
-            if TRAINED in columns:
+            if masked:
                 rows = batch[TRAINED].to_pylist()
                 spans = [[(span["first"], span["last"]) for span in row or []] for row in rows]
                 read = encode_trained(texts, spans, reference)
@@ -122,33 +135,7 @@ def loss_by_source(
         module.train(training)
     if not sums:
         raise InputError(f"{file} holds no document; expected held-out documents")
-    return _loss_table(sums)
-
-
-def _open(file: Path) -> tuple[ParquetFile, list[str]]:
-    """(a file of held-out documents, its columns to read)."""
-    import pyarrow.parquet as pq
-
-    try:
-        parquet = pq.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(
-            f"{file} cannot be read as Parquet ({error}); expected the folder of an output that has {HELDOUT} "
-            "(heldout.documents), or a Parquet file of held-out documents"
-        ) from error
-    schema = parquet.schema_arrow
-    if missing := set(COLUMNS) - set(schema.names):
-        raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
-    # A user's own file may have an unrelated column of this name.
-    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
-    return parquet, [*COLUMNS, *([TRAINED] if masked else [])]
-
-
-def _loss_table(sums: Mapping[str, NDArray[np.float64]]) -> pd.DataFrame:
-    """sums: source -> float64 (4,), sums of documents, tokens, nats and bytes."""
-    import pandas as pd
-
-    sources = pd.DataFrame.from_dict(dict(sums), "index", columns=["documents", "tokens", "nats", "bytes"])
+    sources = pd.DataFrame.from_dict(sums, "index", columns=["documents", "tokens", "nats", "bytes"])
     table = pd.concat([sources.sort_index(), pd.DataFrame([sources.sum()] * 2, [EQUAL, ALL])])
     table["bits"] = table["nats"] / np.log(2)
     for column, part, of in (("loss", "nats", "tokens"), ("bits_per_byte", "bits", "bytes")):
@@ -202,10 +189,14 @@ def text_losses(
     counts = counts.copy()
     counts[begins[lengths > 0]] = False
     # A window holds the tokens that it predicts and one token before them.
-    windows = cut_windows(np.maximum(lengths - 1, 0), window - 1)
-    order = np.argsort(-windows.length, kind="stable")
-    first, sizes = (begins[windows.document] + windows.start)[order], windows.length[order] + 1
-    losses = np.zeros(len(windows))
+    room, predictable = window - 1, np.maximum(lengths - 1, 0)
+    windows = -(-predictable // room)
+    text = np.arange(len(lengths)).repeat(windows)
+    start = room * (np.arange(len(text)) - (np.cumsum(windows) - windows)[text])
+    sizes = np.minimum(predictable[text] - start, room) + 1
+    order = np.argsort(-sizes, kind="stable")
+    first, sizes = (begins[text] + start)[order], sizes[order]
+    losses = np.zeros(len(text))
     at = 0
     while at < len(order):
         end = batch_end(sizes, at, batch_tokens)
@@ -224,17 +215,15 @@ def text_losses(
         losses[order[at:end]] = sums.cpu().numpy()
         at = end
     predicted = np.bincount(np.arange(len(lengths)).repeat(lengths), counts, len(lengths)).astype(np.int64)
-    return predicted, np.bincount(windows.document, losses, len(lengths)).astype(np.float64)
+    return predicted, np.bincount(text, losses, len(lengths)).astype(np.float64)
 
 
-def summed_losses(
-    module: Any, ids: torch.Tensor, targets: torch.Tensor, **options: torch.Tensor
-) -> torch.Tensor:
+def summed_losses(module: Any, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The sum of the losses of each row, in nats, float32 (B,). ids, targets: int64 (B, L), the tokens and the token
-    after each, IGNORED where none counts. options: of the module's call."""
+    after each, IGNORED where none counts."""
     import torch
 
-    logits = module(input_ids=ids, use_cache=False, **options).logits
+    logits = module(input_ids=ids, use_cache=False).logits
     # A row at a time, as the logits of a batch in float32 would double its memory.
     return torch.stack(
         [

@@ -234,8 +234,6 @@ class Embedding(_Section):
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
     """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
     and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow ones."""
-    pca: int = Field(0, ge=0, le=MAX_COUNT)
-    """Principal components kept for clustering, at most as many as there are; 0: all dimensions."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -437,8 +435,8 @@ class Selection(_Section):
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
     """Number of tokens to choose, counted like shares; a rest too small for any whole document stays empty."""
     quality: str | None = Field(None, examples=["score"], min_length=1)
-    """A numeric field of the input, or a Hugging Face text-classification model: an id with a slash, or a directory.
-    Higher is better, from 0 on. Only method quality chooses by it; tables show its mean in every choice."""
+    """A numeric field of the input. Higher is better, from 0 on. Only method quality chooses by it; tables show its
+    mean in every choice."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -451,19 +449,9 @@ class Selection(_Section):
             raise ValueError(f'method is "{self.method}", and tokens is unset; set selection.tokens')
         if self.method == "quality" and self.quality is None:
             raise ValueError(
-                'method is "quality", and quality is unset; name a numeric field, or a model, in selection.quality'
+                'method is "quality", and quality is unset; name a numeric field in selection.quality'
             )
         return self
-
-    @property
-    def quality_model(self) -> str | None:
-        """The model that `quality` names."""
-        return self.quality if self.quality and "/" in self.quality else None
-
-    @property
-    def quality_field(self) -> str | None:
-        """The field that `quality` names."""
-        return None if self.quality_model else self.quality
 
 
 def _known_strategy(name: str) -> str:
@@ -807,11 +795,10 @@ class Evidence(_Section):
     the shuffled sequences best."""
 
 
-FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
+FitName = Literal["model", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
 """Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
 RULES: dict[FitName, str] = {
     "model": "never",
-    "decoder": "never",
     "bins": "auto",
     "clusters": "auto",
     "cluster_map": "never",

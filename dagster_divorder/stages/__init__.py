@@ -13,7 +13,7 @@ from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
 from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
-from dagster_divorder.settings import KINDS, Settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.store.local import store_of
 from dagster_divorder.store.state import Receipt
 
@@ -27,10 +27,9 @@ MODULES = {
     "deep_embeddings": "topics.deep_embeddings",
     "gradient_embeddings": "topics.gradient_embeddings",
     "external_embeddings": "topics.external_embeddings",
-    **{f"{kind}_components": "topics.components" for kind in KINDS},
     "ari_comparison": "topics.ari_comparison",
     "k_calibration": "topics.k_calibration",
-    "centroids": "topics.centroids",
+    "centroids": "topics.clusters",
     "clusters": "topics.clusters",
     "cluster_names": "topics.cluster_names",
     "map_fit": "topics.cluster_map",
@@ -41,7 +40,6 @@ MODULES = {
     "scores": "order.scores",
     "heldout": "mix.heldout",
     "heldout_copies": "mix.heldout_copies",
-    "quality_scores": "text.quality_scores",
     "subset_selection": "mix.subset_selection",
     "repeats": "mix.repeats",
     "frozen": "order.frozen",

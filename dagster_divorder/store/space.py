@@ -1,4 +1,4 @@
-"""Vectors for clustering: a vector stage's results, unchanged or projected on principal components.
+"""Vectors for clustering: a vector stage's results.
 
 Letters: N accepted records, n rows, D dims of the space.
 """
@@ -11,27 +11,25 @@ from typing import IO
 
 import numpy as np
 
-from dagster_divorder.core.vectors.pca import Pca, project
-from dagster_divorder.engine.local import count_workers
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, View
 
 RESULTS = "results"
+SAMPLE_BYTES = 1 << 30
+"""Most bytes of vectors that a fit reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
     """Vectors for clustering.
 
-    files: the stored vectors. centre: subtract the mean before clustering (`components` already do so). components:
-    None if vectors are used unchanged.
+    files: the stored vectors. centre: subtract the mean before clustering.
     """
 
     files: StageFiles
     centre: bool
-    components: Pca | None = None
 
     def listed(self) -> Space:
         """The same space for workers (`StageFiles.listed`)."""
@@ -39,22 +37,17 @@ class Space:
 
     def read(self, fragment: Fragment) -> np.ndarray:
         """Vectors float32 (rows, D) of a fragment."""
-        return self.transform(self.files.read(fragment)["vectors"])
+        return self.files.read(fragment)["vectors"]
 
     def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, np.ndarray]]:
         """(A fragment's rows when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
         for rows, arrays in self.files.each(fragments):
-            yield rows, self.transform(arrays["vectors"])
-
-    def transform(self, stored: np.ndarray) -> np.ndarray:
-        """Vectors float32 (n, D) of this space from stored ones."""
-        vectors = stored.astype(np.float32, copy=False)
-        return project(vectors, self.components, threads=count_workers(0)) if self.components else vectors
+            yield rows, arrays["vectors"]
 
     def dims(self, view: View) -> int:
         return int(next(self.each(view.fragments[:1]))[1].shape[1])
 
-    def most_rows(self, view: View, size: int) -> int:
+    def most_rows(self, view: View, size: int = SAMPLE_BYTES) -> int:
         """Number of vectors that fit in `size` bytes, at least 1."""
         return max(1, size // (4 * self.dims(view)))
 
@@ -64,7 +57,7 @@ class Space:
             return np.empty((0, self.dims(view)), np.float32)
         vectors = np.empty((0, 0), np.float32)
         for places, inside, arrays in self.files.at(view.fragments, rows):
-            part = self.transform(arrays["vectors"][inside])
+            part = arrays["vectors"][inside]
             if not vectors.size:
                 vectors = np.empty((len(rows), part.shape[1]), np.float32)
             vectors[places] = part

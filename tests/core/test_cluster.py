@@ -96,11 +96,6 @@ def test_a_vector_at_the_centre_or_of_zeros_has_distance_one():
     assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
 
 
-def test_no_vectors_get_no_labels():
-    labels, distances = assign(np.zeros((0, 2), np.float32), clusters_of([0, 0], [[1, 0]]))
-    assert (len(labels), len(distances)) == (0, 0)
-
-
 def test_vectors_that_cannot_be_assigned_are_refused():
     clusters = clusters_of([0, 0], [[1, 0]])
     with pytest.raises(InputError, match=r"\(1, 3\) and the centroids 2 dims"):

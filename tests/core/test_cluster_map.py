@@ -45,10 +45,6 @@ def test_a_new_document_lies_on_the_medoid_of_its_neighbours(fitted):
         assert costs[near.tolist().index(at)] <= min(costs) * (1 + 1e-4)
 
 
-def test_a_copy_of_a_document_lies_upon_it(fitted):
-    assert_allclose(place(blobs(500)[0][:20], fitted), fitted.xy[:20], atol=1e-2)
-
-
 def test_a_map_repeats_and_follows_the_seed(fitted):
     vectors = blobs(500)[0]
     assert fit(vectors, seed=3).xy.tobytes() == fitted.xy.tobytes()

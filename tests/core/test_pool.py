@@ -72,14 +72,6 @@ def test_a_vector_depends_on_its_own_document_alone(corpus):
         assert alone.tobytes() == together[d].tobytes()
 
 
-def test_the_id_dtype_does_not_matter(corpus):
-    ids, lengths = corpus
-    table, weights = model(vocabulary=3000)
-    assert_array_equal(
-        pool(ids, lengths, table, weights), pool(ids.astype(np.uint32), lengths, table, weights)
-    )
-
-
 def test_vectors_have_length_one_except_of_documents_without_weight():
     table, weights = model()
     weights[3] = 0.0
@@ -118,14 +110,6 @@ def test_idf_falls_with_document_frequency_and_stays_positive():
     assert (np.diff(weights) < 0).all()
     assert 0 < weights[-1] < 1e-3
     assert_allclose(weights[1], np.log(1001 / 1.5), rtol=1e-6)
-
-
-def test_with_one_document_idf_is_the_mean():
-    assert len(set(token_weights(np.array([1, 1, 1]), 1, "idf").tolist())) == 1
-
-
-def test_mean_weighs_every_token_alike():
-    assert_array_equal(token_weights(np.array([0, 7]), 9, "mean"), np.ones(2, np.float32))
 
 
 def test_impossible_weights_are_refused():

@@ -59,13 +59,6 @@ def test_vectors_are_the_left_singular_vectors(monkeypatch):
     assert_allclose(np.sqrt((found.vectors**2).mean(axis=0)), ppmi.TABLE_SCALE, rtol=1e-4)
 
 
-def test_tokens_of_one_topic_lie_together():
-    vectors = token_vectors(*flat(topical(400)), 50, 8).vectors[:, :2]
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = unit @ unit.T
-    assert cosines[:20, :20].mean() > 0.8 > 0.3 > cosines[:20, 20:40].mean()
-
-
 def test_a_document_is_cut_into_even_pieces(monkeypatch):
     monkeypatch.setattr(ppmi, "PIECE_TOKENS", 4)
     pieces = ppmi.in_pieces(np.arange(9, dtype=np.uint16), np.array([9, 0]), 9)

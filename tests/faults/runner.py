@@ -71,11 +71,10 @@ CONSTANTS = {
     "MEAN_LINES": 20,
     "HARD_LINES": 60,
     "EXPORT_SHARD_BYTES": 20_000,
-    "HALF_TOKENS": 2_000,
     "DIMS": 64,
 }
-"""Small enough that a corpus of some hundred documents has several fragments and files of exports, and that its deep
-vectors and gradients take a moment."""
+"""Small enough that a corpus of some hundred documents has several fragments and files of exports, and that its
+gradients take a moment."""
 
 
 class Runner:

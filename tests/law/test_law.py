@@ -43,7 +43,7 @@ from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import KINDS, RULES, Evidence, declaring
+from dagster_divorder.settings.sections import RULES, Evidence, declaring
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
@@ -67,7 +67,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "curriculum.score": (None, "length", "score", "extra"),
     "curriculum.shape": ("rise", "zigzag", "fold"),
     "embedding.pooling": ("idf", "mean"),
-    "embedding.pca": (0, 2),
     "exports.formats": ((), ("parquet", "olmo"), ("megatron", "ds")),
     "input.text_field": TEXT_FIELDS,
     "input.source_field": (None, "source"),
@@ -175,10 +174,9 @@ bad_lines = st.sampled_from([b'{"text": 1, "body": ""}', b"{", b"[]", b'{"text":
 lines = st.integers(0, 4).flatmap(lambda at: bad_lines if at == 0 else sound_lines)
 files = st.sampled_from(NAMES)
 FIRST = [record(0, 0.5, 0, 0), record(3, 0.5, 0, 0)]
-"""Always there: no run fails for want of records, of a field, or of as many documents as components."""
+"""Always there: no run fails for want of records or of a field."""
 DRIFTS = {
-    **{f"{kind}_components": ("has grown", " are left") for kind in KINDS},
-    **dict.fromkeys(("base_model", "deep_model"), (" are left",)),
+    "base_model": (" are left",),
     **dict.fromkeys(("ari_comparison", "k_calibration"), (" have changed since",)),
     "frozen": ("begins otherwise",),
     "centroids": ("has grown", " are left", "lie"),

@@ -43,7 +43,6 @@ ORDERS = sorted(STRATEGIES)
 SITE, OTHER = (f"{topic}.example" for topic in tuple(TOPICS)[:2])
 BY_HAND: dict[str, list[Any]] = {
     "exports.trainer": [None, "hf-trainer", "trl", "torchtitan", "litdata", "megatron", "hf", ""],
-    "embedding.pca": [*WHOLE, {}, {"deep": 3}, {"shallow": 2**60}, {"nope": 1}],
     "order.options": [
         {},
         {"within_cluster": "length-asc"},

@@ -1,5 +1,4 @@
-"""Windows and batches: every token in one window, no batch over its budget, little padding; and what out of memory
-looks like."""
+"""Batches: none over its budget, little padding; and what out of memory looks like."""
 
 from __future__ import annotations
 
@@ -10,26 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_divorder.engine.memory import is_out_of_memory
-from dagster_divorder.models.batches import (
-    PADDING,
-    SMALL,
-    batch_end,
-    cut_windows,
-)
-
-LENGTHS = st.lists(st.integers(0, 60), max_size=40).map(lambda values: np.array(values, dtype=np.int64))
-
-
-@given(LENGTHS, st.integers(1, 20))
-def test_chunks_are_a_documents_tokens_in_order(lengths: np.ndarray, room: int) -> None:
-    windows = cut_windows(lengths, room)
-    seen = [
-        (document, start + at)
-        for document, start, length in zip(windows.document, windows.start, windows.length, strict=True)
-        for at in range(length)
-    ]
-    assert seen == [(document, at) for document, length in enumerate(lengths) for at in range(length)]
-    assert (windows.length <= room).all() and (windows.length > 0).all()
+from dagster_divorder.models.embed import PADDING, SMALL, batch_end
 
 
 @given(

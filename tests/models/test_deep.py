@@ -22,7 +22,6 @@ from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import (
     NO_LIMIT,
     EmbeddingSpec,
-    modules_after_pooling,
     read_spec,
     special_tokens_around,
 )
@@ -123,17 +122,6 @@ def test_vectors_are_those_of_one_document_at_a_time(checkpoints: Folders, kind:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt2", "t5"])
-@pytest.mark.parametrize("pad", [5000, -1, None])
-def test_padding_without_a_row_of_its_own_changes_nothing(
-    checkpoints: Folders, changed: Folders, kind: str, pad: int | None
-) -> None:
-    """What stands there is masked out."""
-    found = embed(changed(kind, {"config.json": {"pad_token_id": pad}}))
-    np.testing.assert_allclose(found, embed(checkpoints(kind)), atol=1e-6)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
 def test_poolings_and_windows(checkpoints: Folders, kind: str, pooling: str) -> None:
@@ -189,12 +177,6 @@ def test_a_pooling_that_is_not_offered_is_named(changed: Folders, content: dict[
     ):
         read_spec(folder)
     assert read_spec(folder, pooling="mean").pooling == "mean"
-
-
-def test_layers_after_pooling_are_told_of(changed: Folders) -> None:
-    kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
-    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    assert modules_after_pooling(changed("bert", {"modules.json": modules})) == ("Dense",)
 
 
 @pytest.mark.parametrize(
@@ -287,16 +269,6 @@ def test_a_checkpoint_without_its_pooler_is_whole(changed: Folders) -> None:
     np.testing.assert_array_equal(embed(folder), before)
 
 
-def test_transformers_says_nothing(checkpoints: Folders, capfd: Any) -> None:
-    from transformers.utils import logging
-
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    embed(checkpoints("bert"))
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "")
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (level, bar)
-
-
 class Wrapped(Model):
     """A model whose calls are seen, and may fail, before they are answered."""
 
@@ -363,14 +335,6 @@ def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(llama: Model, do
     with pytest.raises(
         InputError, match=r"pass of 48 tokens on cpu; .*tensor_parallel, or lower deep.max_tok"
     ):
-        Embedder(Wrapped(llama, watch), 400).embed(*documents)
-
-
-def test_other_errors_are_not_taken_for_it(llama: Model, documents: Documents) -> None:
-    def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
         Embedder(Wrapped(llama, watch), 400).embed(*documents)
 
 

@@ -143,17 +143,6 @@ def test_of_conversations_only_what_is_trained_on_counts(checkpoint: Folders, tm
     assert found.loc["b", "tokens"] == 0 and np.isnan(found.loc["b", "loss"])
 
 
-def test_a_column_of_that_name_with_something_else_is_none_of_spans(
-    checkpoint: Folders, heldout: Path, tmp_path: Path
-) -> None:
-    table = pq.read_table(heldout / "heldout.parquet")
-    pq.write_table(table.append_column("trained", pa.array([True] * len(table))), tmp_path / "own.parquet")
-    found, expected = (
-        loss_by_source(checkpoint("gpt2"), file, device="cpu") for file in (tmp_path / "own.parquet", heldout)
-    )
-    assert found.equals(expected)
-
-
 def test_a_model_in_memory_is_left_as_it_was(checkpoint: Folders, heldout: Path) -> None:
     directory = checkpoint("llama")
     model = AutoModelForCausalLM.from_pretrained(directory).train()

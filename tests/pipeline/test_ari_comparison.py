@@ -3,13 +3,11 @@ long."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from dagster_divorder import run_stage
 from dagster_divorder.engine.progress import Silent
@@ -18,9 +16,8 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.topics.ari_comparison import CELLS, HEATMAP
+from dagster_divorder.stages.topics.ari_comparison import HEATMAP
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
-from dagster_divorder.store.arrays import unpack_rows
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, write_jsonl
@@ -89,11 +86,6 @@ def compare(run: Run) -> Receipt:
     return run_stage("ari_comparison", run.settings, Silent())
 
 
-def cells(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
-    """Clusters of both spaces that share documents, the most first."""
-    return unpack_rows(run.store.read(f"{receipt.files['fit']}/{CELLS}"))
-
-
 @pytest.mark.parametrize(
     ("deep", "chosen", "said"),
     [
@@ -117,36 +109,6 @@ def test_deep_vectors_are_taken_for_another_structure_and_a_note_tells_noise(
     told = report["told_by_words"]
     assert told["shallow"] > 0.9 and (abs(told["deep"]) < 0.1 if deep == "noise" else told["deep"] > 0.9)
     assert bool(report["note"]) == (deep == "noise")
-    names = {row["deep"] for row in cells(run, receipt)}
-    if deep == "moods":
-        words = {mood: {mood, *MOODS[mood].split()} for mood in MOODS}
-        assert {mood for mood in MOODS for name in names if set(name.split(", ")) <= words[mood]} == set(
-            MOODS
-        )
-
-
-def test_figures_are_those_of_the_vectors(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(150))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    receipt = compare(run)
-    texts = [record["text"] for record in records(150)]
-    groups = {kind: [text.split()[at] for text in texts] for at, kind in enumerate(("topics", "moods"))}
-    report = receipt.figures
-    assert report["ari"] == pytest.approx(adjusted_rand_score(groups["topics"], groups["moods"]), abs=1e-9)
-    rows = cells(run, receipt)
-    assert sum(row["documents"] for row in rows) == 150
-    matched = [row for row in rows if row["matched"]]
-    assert len(matched) == 4
-    assert report["matched_documents"] == pytest.approx(sum(row["documents"] for row in matched) / 150)
-    for row in rows:
-        topic, mood = (
-            next(name for name, words in of.items() if {*row[kind].split(", ")} <= {name, *words.split()})
-            for kind, of in (("shallow", TOPICS), ("deep", MOODS))
-        )
-        both = sum(text.split()[:2] == [topic, mood] for text in texts)
-        assert row["documents"] == both
-        assert row["of the shallow one"] == pytest.approx(both / groups["topics"].count(topic))
-        assert row["of the deep one"] == pytest.approx(both / groups["moods"].count(mood))
 
 
 @pytest.mark.parametrize("chosen", ["external", "shallow"])
@@ -170,7 +132,6 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == ("low" if chosen == "external" else "high")
     assert set(report["told_by_words"]) == {"shallow", "external"}
-    assert {"shallow", "external", "of the external one"} <= set(cells(run, receipt)[0])
     clusters = run_stage("clusters", settings, Silent())
     assert STAGE_OF[chosen] in clusters.upstream
 
@@ -199,28 +160,6 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
     assert after["ari_comparison"].version != before["ari_comparison"].version
     assert after["clusters"].figures["fitted"].startswith("no: kept")
     assert after["clusters"].figures["new_documents"] == 8
-
-
-def test_the_decision_is_kept_while_few_documents_change(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(200))
-    settings = settings_of(tmp_path)
-    run = embed(settings, shallow="topics", deep="moods")
-    first = compare(run)
-    again = compare(run)
-    assert (first.figures["new_documents"], again.figures["new_documents"]) == (200, 0)
-    assert again == replace(first, facts=again.facts, figures=again.figures)
-    assert again.figures["fitted"] == "no: kept (first run on this store)"
-    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(40, start=1000)])
-    run = embed(settings, shallow="topics", deep="moods")
-    kept = compare(run)
-    assert (kept.version, kept.figures["documents"], kept.figures["new_documents"]) == (first.version, 240, 0)
-    assert chosen_kind(run) == "deep"
-    write_jsonl(tmp_path / "docs.jsonl", [*records(200), *records(60, start=1000)])
-    anew = compare(embed(settings, shallow="topics", deep="moods"))
-    assert anew.figures["fitted"] == "23% of the documents have changed since"
-    assert anew.figures["measured_documents"] == anew.figures["new_documents"] == 260
-    other = compare(embed(settings, shallow="topics", deep="noise"))
-    assert other.figures["fitted"] == "what it reads has changed"
 
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:

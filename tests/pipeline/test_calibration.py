@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_samples
 
-from dagster_divorder import load_results, run_all, run_stage
+from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.topics import k_calibration as module
+from dagster_divorder.stages.topics import clusters
 from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -89,17 +89,6 @@ def test_what_is_measured_is_what_the_pipeline_then_makes(made: tuple[Settings, 
     assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_silhouettes_are_those_of_a_sample(
-    made: tuple[Settings, dict[str, Receipt]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, _ = made
-    monkeypatch.setattr(module, "SAMPLE", 150)
-    receipt = run_stage("k_calibration", settings.refitting("k_calibration"), Silent())
-    assert receipt.figures["measured_documents"] == 150
-    for row in table(settings, receipt):
-        assert row["smallest"] * row["k"] <= 150 <= row["largest"] * row["k"]
-
-
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     stages = GRAPH.needed(settings, "clusters")
@@ -110,21 +99,42 @@ def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path)
         receipts = run_all(settings, Silent(), stages)
         return receipts["k_calibration"].figures, receipts["clusters"].figures
 
-    calibration, clusters = reports(records)
-    assert (calibration["recommended"], clusters["k"]) == (3, 3)
+    calibration, clustered = reports(records)
+    assert (calibration["recommended"], clustered["k"]) == (3, 3)
     records += planted(30, seed=1, topics=("sea",))
-    calibration, clusters = reports(records)
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "no: kept (first run on this store)"
     assert (calibration["documents"], calibration["measured_documents"]) == (180, 150)
-    assert (calibration["new_documents"], clusters["k"], clusters["new_documents"]) == (0, 3, 30)
+    assert (calibration["new_documents"], clustered["k"], clustered["new_documents"]) == (0, 3, 30)
     records += planted(20, topics=("rail",))
-    calibration, clusters = reports(records)
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "25% of the documents have changed since"
-    assert (calibration["recommended"], calibration["new_documents"], clusters["k"]) == (4, 200, 4)
-    assert clusters["fitted"] == "what it reads has changed"
-    calibration, clusters = reports(records)
+    assert (calibration["recommended"], calibration["new_documents"], clustered["k"]) == (4, 200, 4)
+    assert clustered["fitted"] == "what it reads has changed"
+    calibration, clustered = reports(records)
     assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
-    assert (calibration["new_documents"], clusters["new_documents"]) == (0, 0)
+    assert (calibration["new_documents"], clustered["new_documents"]) == (0, 0)
+
+
+def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path, clusters={"k": (2, 4)})
+    write_jsonl(tmp_path / "docs.jsonl", planted(20))
+    stages = GRAPH.needed(settings, "clusters")
+    first = run_all(settings, Silent(), stages)
+    recommended = first["k_calibration"].figures["recommended"]
+    assert first["clusters"].figures["k"] == recommended
+    assert first["centroids"].upstream["k_calibration"] == first["k_calibration"].version
+    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended - 1)
+    again = run_all(settings, Silent(), stages)
+    figures = again["clusters"].figures
+    assert (figures["k"], figures["new_documents"]) == (recommended - 1, 80)
+    assert again["centroids"].figures["fitted"] == "what it reads has changed"
+    # The fit to as many clusters as before is pinned still.
+    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended)
+    back = run_all(settings, Silent(), stages)["clusters"]
+    assert (back.version, back.figures["new_documents"]) == (first["clusters"].version, 0)
 
 
 COPIES = [
@@ -161,14 +171,3 @@ def test_a_corpus_too_small_for_a_number_is_told(
     assert calibration.figures["recommended"] == receipts["clusters"].figures["k"] == tried[-1]
     assert calibration.figures["notes"][0] == note
     assert [row["k"] for row in table(settings, calibration)] == tried
-
-
-def test_clusters_that_hardly_separate_are_told(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    words = [f"w{at}" for at in range(600)]
-    texts = [" ".join(random.choice(words, 200)) for _ in range(300)]
-    settings = settings_of(tmp_path, advanced={"vocab_size": 1024, "token_dims": 128})
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
-    report = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))["k_calibration"].figures
-    assert 0 < report["best_silhouette"] < 0.02
-    assert report["notes"][0].endswith(": clusters hardly separate")

@@ -25,7 +25,6 @@ from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from tests.conftest import topic_text, write_jsonl
-from tests.models.test_quality import save_classifier
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer
 
 SETTINGS = """
@@ -53,7 +52,6 @@ documents = 0.1
 [selection]
 method = "spokes"
 tokens = 1000
-quality = "{folder}/classifier"
 [order]
 traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
 separate_copies = true
@@ -92,7 +90,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", [*records, unanswered])
     save_model(folder / "model", "llama", tie_word_embeddings=True)
     save_tokenizer(folder / "model", *AFFIXES["llama"])
-    save_classifier(folder / "classifier", 2)
     (folder / "divorder.toml").write_text(SETTINGS.format(folder=folder))
     settings = load_settings(folder / "divorder.toml")
     run_all(settings, Silent(), GRAPH.upstream(settings))

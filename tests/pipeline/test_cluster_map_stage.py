@@ -135,14 +135,6 @@ def test_on_the_map_are_those_with_the_smallest_ids(corpus: Corpus, monkeypatch:
     assert corpus.places() == before
 
 
-def test_deleted_documents_leave_the_map(corpus: Corpus) -> None:
-    corpus.run(RECORDS)
-    before = corpus.places()
-    corpus.run(RECORDS[10:])
-    after = corpus.places()
-    assert len(after) == 70 and after.items() <= before.items()
-
-
 def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) -> None:
     corpus.run(RECORDS)
     corpus.run(RECORDS + MORE)
@@ -157,20 +149,6 @@ def test_it_is_fitted_again_on_request_and_for_other_settings(corpus: Corpus) ->
     corpus.settings = corpus.settings.model_copy(update={"seed": 5})
     assert corpus.run().figures["fitted"] == "seed 0 -> 5"
     assert corpus.places() != now
-    corpus.settings = corpus.settings.model_copy(update={"seed": 0})
-    assert corpus.run().figures["new_documents"] == 0
-    assert corpus.places() == now
-
-
-def test_another_clustering_changes_the_colours_alone(corpus: Corpus) -> None:
-    first = corpus.run(RECORDS)
-    before = corpus.places()
-    clusters = corpus.settings.clusters.model_copy(update={"k": 3})
-    corpus.settings = corpus.settings.model_copy(update={"clusters": clusters})
-    second = corpus.run()
-    assert corpus.places() == before
-    assert corpus.shown().labels.max() == 2
-    assert second.files["picture"] != first.files["picture"]
 
 
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:

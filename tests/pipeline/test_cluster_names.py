@@ -12,14 +12,10 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.prune import prune, remove_superseded
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import cluster_names as module
 from dagster_divorder.stages.topics.cluster_names import EXAMPLES, load_named, load_names
-from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import load_state
 from tests.conftest import TOPICS, write_jsonl
 
 CLUSTERED = GRAPH.needed(Settings(), "clusters")
@@ -97,28 +93,6 @@ def test_the_table_describes_every_cluster(made: Settings) -> None:
         assert row["example"] == lines[0]
 
 
-def test_names_and_examples_stay_when_documents_are_appended(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path)
-    write_jsonl(tmp_path / "docs.jsonl", records(50))
-    before = named(settings)
-    write_jsonl(tmp_path / "docs.jsonl", [*records(50), *records(10, seed=1)])
-    assert named(settings) == before
-
-
-def test_only_a_refit_names_anew(tmp_path: Path) -> None:
-    pinned = settings_of(tmp_path, refit={"clusters": "never"})
-    write_jsonl(tmp_path / "docs.jsonl", records(50))
-    before = named(pinned)
-    backwards = [
-        {**record, "text": " ".join(word[::-1] for word in record["text"].split())} for record in records(50)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", backwards)
-    assert named(pinned) == before
-    again = pinned.refitting("clusters")
-    words = {word[::-1] for words in TOPICS.values() for word in words.split()}
-    assert {word for name in named(again)["names"] for word in name.split(", ")} <= words
-
-
 def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", [{"text": f"{number} {number * 7} !"} for number in range(40)])
     settings = settings_of(tmp_path, clusters={"k": 3}, fields=[])
@@ -152,28 +126,3 @@ def test_the_sample_is_spread_over_the_clusters(tmp_path: Path, monkeypatch: pyt
     own = {"kind": "external", "path": tmp_path / "own.npy"}
     named(settings.model_copy(update={"embedding": settings.embedding.model_validate(own)}))
     assert np.bincount(np.array(sampled) >= 50).tolist() == [10, 4]
-
-
-def test_what_a_refit_replaces_and_what_other_settings_have_stays_until_prune(tmp_path: Path) -> None:
-    def results() -> list[int]:
-        folders = ("fits/centroids", "fits/cluster_names", "stages/clusters")
-        return [len(store.folders(folder)) for folder in folders]
-
-    write_jsonl(tmp_path / "docs.jsonl", records(50))
-    four, three = settings_of(tmp_path), settings_of(tmp_path, clusters={"k": 3})
-    named(three)
-    store = LocalStore(four.store.path)
-    # Within the last four views, so that what other settings have is needed.
-    for number in range(3):
-        # Twice as many documents as at the last fit.
-        write_jsonl(tmp_path / "docs.jsonl", records(60 * 2**number, seed=number))
-        named(four)
-        with store.lock():
-            remove_superseded(store, GRAPH, CLUSTERED)
-        # Centroids are pinned under their settings; names and labels are stored under their centroids.
-        assert results() == [2, 2 + number, 2 + number]
-        assert len(load_state(store).results["cluster_names"]) == 2 + number
-    assert load_names(Run(four, store, GRAPH, Silent()))
-    prune(GRAPH, store)
-    # Names may quote documents that are gone.
-    assert results() == [1, 0, 1]

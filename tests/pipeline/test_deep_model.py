@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
-from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import decoder
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.topics import deep_model
 from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 Make = Callable[..., Settings]
-TOKENS = 3_000
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(deep_model, "HALF_TOKENS", TOKENS)
+def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
 
 
@@ -46,7 +41,7 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings()
-    run = prepared(settings, "token_counts")
+    run = prepared(settings, "base_model")
     assert not run.store.list("fits/deep_model")
     model = load_deep_model(prepared(settings))
     (fit,) = _stored_fits(run)
@@ -55,7 +50,6 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in model.directory.iterdir()
     }
-    assert 2_500 < model.figures["tokens"] <= TOKENS
 
     forbid_making(monkeypatch)
     assert load_deep_model(prepared(settings)) == model
@@ -80,43 +74,6 @@ def test_its_settings_and_the_base_model_decide_it(
     assert load_deep_model(prepared(make_settings(output={"sidecars": ("plot",)}))) == model
 
 
-def test_it_is_made_of_the_halves_of_the_documents_of_the_lowest_ids(
-    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(cut, "HARD_LINES", 7)
-    run = prepared(make_settings(), "token_counts")
-    table = np.random.default_rng(0).normal(size=(512, 8)).astype(np.float32)
-    weights = np.ones(512, np.float32)
-    means, count = deep_model.halves(run, fit_rows(run, "deep_model"), table, weights)
-
-    view, tokens = run.view, run.files("token_counts")
-    assert len(view.fragments) > 3
-    ids_of = run.records.text_ids(run.view.fragments)
-    parts = [arrays for _, arrays in tokens.each(view.fragments)]
-    ends = np.cumsum(np.concatenate([part["lengths"] for part in parts]))
-    texts = np.split(np.concatenate([part["ids"] for part in parts]), ends[:-1])
-    by_id = sorted(range(len(texts)), key=lambda row: tuple(ids_of[row].tolist()))
-    read = [texts[row] for row in by_id if len(texts[row]) >= 16][: means.shape[1]]
-    assert 0 < len(read) < len(texts)
-    spans = [min(len(text) // 2, 128) for text in read]
-    assert count == 2 * sum(spans) <= TOKENS
-    for half, first in enumerate((lambda text: 0, lambda text: len(text) // 2)):
-        expected = [
-            table[text[first(text) :][:span]].sum(axis=0) for text, span in zip(read, spans, strict=True)
-        ]
-        expected = [vector / np.linalg.norm(vector) for vector in expected]
-        np.testing.assert_allclose(means[half], expected, atol=1e-5)
-
-
-def test_without_tokens_there_are_no_halves(
-    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deep_model, "HALF_TOKENS", 0)
-    model = load_deep_model(prepared(make_settings()))
-    assert (model.figures["tokens"], model.figures["documents"]) == (0, 0)
-
-
 def _stored_fits(run: Run) -> set[str]:
     return {path.parent.name for path in run.store.local("fits/deep_model").glob("*/*")}
 
@@ -139,7 +96,7 @@ def test_a_checkpoint_is_named_by_its_content(
     run = prepared(settings)
     assert run.receipt("base_model").figures["base"] == "bootstrap"
     model = load_deep_model(run)
-    assert (model.directory, model.figures) == (folder, {})
+    assert (model.directory, model.narrow) == (folder, False)
     (folder / "README.md").write_text("about it")
     assert load_deep_model(prepared(settings)) == model
 

@@ -30,7 +30,6 @@ from dagster_divorder.store.base import LOCK_FILE, STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.models.test_quality import save_classifier
 
 SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
@@ -42,10 +41,10 @@ SMALL: dict[str, Any] = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "all": {
-        "embedding": {"kind": "auto", "pca": 4},
+        "embedding": {"kind": "auto"},
         "clusters": {"k": (2, 4)},
         "heldout": {"documents": 0.1},
-        "selection": {"method": "spokes", "tokens": 3_000, "quality": "classifier"},
+        "selection": {"method": "spokes", "tokens": 3_000, "quality": "score"},
         "order": {
             "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0},
             "separate_copies": True,
@@ -55,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
         "evidence": {"tokens": 500, "orders": ("curated",)},
     },
     "vectors of one's own": {
-        "embedding": {"kind": "external", "pca": 2},
+        "embedding": {"kind": "external"},
         "clusters": {"k": 4},
         "selection": {"method": "random", "tokens": 3_000},
     },
@@ -65,8 +64,8 @@ CASES: dict[str, dict[str, Any]] = {
 """Settings that have, together, every stage."""
 RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
 MORE = [{**record, "id": f"more {at}"} for at, record in enumerate(topic_records(2, start=300))]
-MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings", "quality_scores")
-"""The last bits of a document's vector, score or loss differ with the documents that a model sees beside it."""
+MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings")
+"""The last bits of a document's vector differ with the documents that a model sees beside it."""
 LAST_OUTPUT = ("greedy_order", "packed_sequences", "sequence_order")
 """Where a trainer has consumed its beginning, these are input."""
 TIMED = ("strategy_comparison", "training_evidence", "ordering_report")
@@ -84,8 +83,6 @@ def settings_in(folder: Path, case: str) -> Settings:
     sections["store"] = {"path": folder / "store"}
     sections["output"]["path"] = folder / "curated"
     sections["exports"] = {**sections.get("exports", {}), "path": folder / "exports"}
-    if "quality" in sections.get("selection", {}):
-        sections["selection"]["quality"] = str(folder / "classifier")
     if sections.get("embedding", {}).get("kind") == "external":
         sections["embedding"]["path"] = folder / "vectors.npy"
     return Settings(**sections)
@@ -133,7 +130,6 @@ class History:
         self.writes: dict[str, int] = {}
         """Of each stage's first run."""
         folder.mkdir()
-        save_classifier(folder / "classifier", 2)
         self.write(RECORDS)
 
     def write(self, records: list[dict[str, Any]]) -> None:

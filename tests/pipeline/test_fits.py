@@ -14,7 +14,6 @@ from dagster_divorder import run_all
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
@@ -36,7 +35,7 @@ def lose_fit(store: Path, stage: str) -> Path:
 
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
-    settings, other = (make_settings(embedding={"pca": pca}) for pca in (0, 3))
+    settings, other = (make_settings(seed=seed) for seed in (0, 1))
     versions = [run(one) for one in (settings, other)]
     prune(GRAPH, LocalStore(settings.store.path))
     assert [run(one) for one in (settings, other)] == versions
@@ -62,7 +61,6 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     stages = GRAPH.needed(settings, "curated_output", "cluster_map")
     write_jsonl(tmp_path / "docs.jsonl", topic_records(30))
     run_all(settings, Notes(), stages)
-    assert run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"].passed
 
     other = [{**record, "text": record["text"][::-1]} for record in topic_records(30, start=500)]
     write_jsonl(tmp_path / "docs.jsonl", other)
@@ -86,14 +84,10 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert warning in again_notes.said
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     assert make_plan(GRAPH, settings).stages[1].why == planned["base_model"]
-    finding = run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"]
-    assert not finding.passed
-    assert "divorder run --refit model" in finding.remedy
 
     run_all(settings.refitting("model", "clusters", "cluster_map"), Notes(), stages)
     renewed = run_all(settings, Notes(), stages)
     assert renewed["base_model"].figures["note"] is None
-    assert run_checks(GRAPH, settings, stage="base_model")["base_model_is_of_this_corpus"].passed
     places = {"store": {"path": tmp_path / "fresh"}, "output": {"path": tmp_path / "new"}}
     fresh = run_all(make_settings(**places), Notes(), stages)
     for stage in ("token_counts", "clusters", "cluster_map", "greedy_order", "sequence_order"):

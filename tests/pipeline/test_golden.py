@@ -37,7 +37,6 @@ from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
-from tests.models.test_quality import save_classifier
 
 EVIDENCE = (
     "deep_embeddings",
@@ -45,7 +44,6 @@ EVIDENCE = (
     "cluster_map",
     "strategy_comparison",
 )
-EXTERNAL = ("external_embeddings", "external_components")
 DRAWN = ("ordering_report", "ordering_animation")
 """Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
 PLACES = {"map_fit", "cluster_map"}
@@ -166,7 +164,6 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
         output={"path": folder / "curated", "sidecars": ()},
         advanced={"vocab_size": 512, "token_dims": 8},
         clusters={"k": 4},
-        embedding={"pca": 4},
         order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}},
         sequence={"length": 128, "batch": 4},
         exports={"formats": tuple(FORMATS), "path": folder / "exports"},
@@ -182,14 +179,13 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
     tried = settings.model_copy(update={"clusters": settings.clusters.model_copy(update={"k": (2, 4, 8)})})
     make(tried, GRAPH.step(tried, "k_calibration"))
-    external = Embedding(kind="external", path=folder / "vectors.npy", pca=2)
-    make(settings.model_copy(update={"embedding": external}), EXTERNAL)
+    external = Embedding(kind="external", path=folder / "vectors.npy")
+    make(settings.model_copy(update={"embedding": external}), ("external_embeddings",))
     mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})
     heldout = settings.heldout.model_copy(update={"documents": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
-    quality = str(save_classifier(folder / "classifier", 2))
-    selection = Selection(method="spokes", tokens=4_000, quality=quality)
+    selection = Selection(method="spokes", tokens=4_000, quality="score")
     chosen = settings.model_copy(update={"selection": selection})
     # Sums of gradients grow with the square of their dims.
     with patch.object(gradient_embeddings, "DIMS", 8):

@@ -66,12 +66,8 @@ def test_gradients_are_stored_by_document(
         64,
         768,
     )
-    weights = [name for name in report["parameters_of"] if name.startswith("model.layers.0.")]
-    assert len(weights) == 9 and len(report["parameters_of"]) == 18
-    assert report["parameters"] == 2 * (4 * 16 * 64 + 3 * 16 * 32 + 2 * 16)
     assert report["flagged_documents"] == 0
     assert (report["documents"], report["new_documents"]) == (42, 41)
-    assert report["tokens_per_second"] > 0
     with monkeypatch.context() as patch:
         patch.setattr(
             gradient_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at")
@@ -110,7 +106,7 @@ def test_the_key_is_what_settings_come_to(
     keys = []
     for more in ({}, change):
         settings = made(make_settings, **{**more, "deep": {"model": str(llama), **more.get("deep", {})}})
-        run_all(settings, Silent(), GRAPH.needed(settings, "deep_model"))
+        run_all(settings, Silent(), GRAPH.needed(settings, "deep_model", "token_counts"))
         here = open_run(settings)
         embed = gradient_embeddings.gradients_of(here)
         # The window begins as the model's own does, and does not end where a text is cut.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,28 +88,6 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(settings: Settings, f
     second = run(settings)
     assert second["base_model"].figures["fitted"] == "what it reads has changed"
     assert second["deep_embeddings"].version != first["deep_embeddings"].version
-
-
-def test_files_that_were_just_written_are_not_trusted(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, read: list[str]
-) -> None:
-    monkeypatch.setattr(checkpoint, "SETTLED_NS", 1 << 60)
-    run(settings)
-    run(settings)
-    assert len(read) == 4
-
-
-def test_the_same_bytes_elsewhere_give_the_same_fit_and_results(
-    settings: Settings, folder: Path, make_settings: Make, tmp_path: Path
-) -> None:
-    first = run(settings)
-    shutil.copytree(folder, tmp_path / "moved")
-    second = run(make_settings(model={"base": str(tmp_path / "moved")}))
-    assert second["base_model"].figures["directory"] == str(tmp_path / "moved")
-    assert {name: made.version for name, made in first.items()} == {
-        name: made.version for name, made in second.items()
-    }
-    assert second["token_counts"].figures["new_documents"] == 0
 
 
 @pytest.mark.parametrize("deep", [{}, {"model": "org/deep@v2"}])

@@ -122,7 +122,7 @@ def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_se
 
 def test_a_part_is_made_with_one_asset_alone() -> None:
     """Else a fit that is asked for would be made with every asset that reads it."""
-    settings = Settings(embedding={"kind": "auto", "pca": 3}, clusters={"k": "auto"})
+    settings = Settings(embedding={"kind": "auto"}, clusters={"k": "auto"})
     needed = GRAPH.needed(settings)
     made = [part for stage in needed if GRAPH[stage].asset for part in GRAPH.step(settings, stage)]
     assert Counter(made) == Counter(needed)

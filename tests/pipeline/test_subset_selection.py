@@ -22,7 +22,6 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
 from tests.conftest import topic_records, write_jsonl
-from tests.models.test_quality import save_classifier
 from tests.pipeline.test_repeats import OPINIONS
 
 Make = Callable[..., Settings]
@@ -176,25 +175,6 @@ def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_s
     if method == "quality":
         good = chosen.weight[chosen.selected]
         assert good.mean() > chosen.weight[chosen.reason == "lower weight"].mean() + 1
-
-
-def test_a_model_tells_quality_once_a_text(corpus: Path, make_settings: Make, tmp_path: Path) -> None:
-    folder = save_classifier(tmp_path / "classifier", 3)
-    settings = selecting(make_settings, corpus, method="quality", tokens=TOKENS, quality=str(folder))
-    run = ran(settings, "subset_selection")
-    scores = run.column("quality_scores", "quality")
-    chosen = load_results(settings.store.path).selection
-    free = chosen.reason != "copy of another record"
-    assert chosen.weight[free].tolist() == pytest.approx(scores[free].tolist())
-    tokens, left, best = run.column("token_counts", "lengths"), TOKENS, []
-    for row in sorted(np.flatnonzero(free), key=lambda row: -scores[row]):
-        if tokens[row] <= left:
-            left -= int(tokens[row])
-            best.append(row)
-    assert sorted(best) == np.flatnonzero(chosen.selected).tolist()
-    with corpus.open("ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(1, start=40))
-    assert ran(settings, "subset_selection").receipt("quality_scores").figures["new_documents"] == 4
 
 
 def test_what_cannot_be_is_refused(corpus: Path, make_settings: Make) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli import main
 from dagster_divorder.core.evidence.training_evidence import HELD_OUT, Trained
-from dagster_divorder.engine.local import WORKER_NUMBER
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import training
@@ -107,12 +104,6 @@ def settings(tmp_path: Path, corpus: Path, plan: Path) -> Callable[..., Settings
     return partial(settings_of, tmp_path, corpus)
 
 
-def test_unset_it_is_no_stage_and_set_it_is_a_job(settings: Callable[..., Settings]) -> None:
-    of = settings({"tokens": None})
-    assert "training_evidence" not in GRAPH.upstream(of)
-    assert "training_evidence" not in GRAPH.needed(settings({}))
-
-
 def test_it_trains_once_and_what_is_added_alone(
     tmp_path: Path, corpus: Path, done: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,20 +138,6 @@ def test_it_trains_once_and_what_is_added_alone(
     monkeypatch.setattr(stage, "SEEDS", 1)
     figures = ran(settings({"orders": ("curated",)}, seed=1)).receipt("training_evidence").figures
     assert figures["trained_now"] == 2
-
-
-def test_workers_train_as_this_process_does(
-    settings: Callable[..., Settings], corpus: Path, done: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trainings(run: Run) -> set[str]:
-        """Names of files, which hold the hash of their bytes."""
-        files = run.receipt("training_evidence").files
-        return {Path(file).name for name, file in files.items() if name.startswith("run-")}
-
-    monkeypatch.setattr(stage, "TOKENS_A_WORKER", 1)
-    here = Run(settings_of(done, corpus, {}), LocalStore(done / "store").open(), GRAPH, Silent())
-    assert trainings(ran(settings({}, engine={"workers": 2}))) == trainings(here)
-    assert len(trainings(here)) == 3
 
 
 def test_what_is_read_is_what_a_trainer_reads_of_the_export(
@@ -251,16 +228,6 @@ def test_a_killed_run_goes_on_with_the_trainings_that_are_left(
     assert run.receipt("training_evidence").figures["trained_now"] == 1
 
 
-def test_other_code_of_the_summary_trains_nothing_anew(
-    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of = settings({"orders": ("curated",)})
-    ran(of)
-    monkeypatch.setitem(vars(stage.TRAINING_EVIDENCE), "version", 99)
-    receipt = ran(of).receipt("training_evidence")
-    assert receipt.fingerprint.startswith("99-") and receipt.figures["trained_now"] == 0
-
-
 def test_a_training_that_fails_is_named_and_the_others_go_on(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,26 +305,6 @@ def test_one_command_shows_it(
     of = settings({"tokens": None})
     assert main(["prove"]) == 1
     assert "evidence.tokens is unset" in capsys.readouterr().err
-
-
-def test_each_worker_trains_on_a_gpu_of_its_own(
-    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = open_run(settings({}))
-    task = stage.make_task(run, stage.Sequences.of(run), [])
-    chosen: list[int] = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setenv(WORKER_NUMBER, "3")
-
-    def train(*given: Any) -> NoReturn:
-        raise InterruptedError
-
-    monkeypatch.setattr(training, "train", train)
-    item = stage._Training("run", "curated", 0, 1e-3), stage.pack_arrays({"ids": np.zeros(1)})
-    for device in ("cpu", "cuda"):
-        with pytest.raises(InterruptedError):
-            stage._train(run.store, "stages/trial", replace(task, device=device), item, lambda done: None)
-    assert chosen == [3]
 
 
 @pytest.fixture(scope="module")

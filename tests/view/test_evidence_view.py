@@ -17,7 +17,7 @@ from dagster_divorder.core.evidence.training_evidence import (
     lines_of,
     verdict,
 )
-from dagster_divorder.view.evidence import evidence_tables
+from dagster_divorder.stages.evidence.training_evidence import evidence_tables
 from dagster_divorder.view.pictures import training_evidence
 
 HOSTILE = "<script>alert(1)</script>"

@@ -25,14 +25,11 @@ CONFIDENCE = 0.95
 POWER = 0.8
 NOTABLE = 0.01
 """Difference, in nats a token, for which the necessary number of trainings is reported."""
-SEAM = 0.05
-"""Part of an epoch on either side of the seam whose losses are compared."""
-SPIKE = 0.01
-"""Part of an epoch after the seam in which the longest gradient is sought."""
+SEAM, SPIKE, AROUND = 0.05, 0.01, 0.1
+"""Parts of an epoch: on either side of the seam whose losses are compared; after it, in which the longest gradient
+is sought; on either side of the seam, which pictures show."""
 SEEN = 1.5
 """Multiple of the median gradient at which a gradient after the seam counts as a jump."""
-AROUND = 0.1
-"""Part of an epoch on either side of the seam that pictures show."""
 PLACES = 200
 """Parts in which pictures show losses along the data."""
 RANKED_AT = (0.2, 1.0)
@@ -96,11 +93,8 @@ def power(pairs: int, difference: float, spread: float) -> float:
 
 
 def pairs_to_show(difference: float, spread: float) -> int:
-    """The fewest pairs, at least 2, with a `power` of POWER.
-
-    The search starts at ((z_0.975 + z_0.8) spread / difference)^2, with z the quantiles of the normal distribution,
-    because Student's are larger.
-    """
+    """The fewest pairs, at least 2, with a `power` of POWER. The search starts at the number for a normal distribution,
+    whose quantiles are smaller than Student's."""
     from scipy.special import ndtri
 
     many = ((ndtri((1 + CONFIDENCE) / 2) + ndtri(POWER)) * spread / difference) ** 2
@@ -215,13 +209,12 @@ def sensitivity(differences: ArrayLike, tokens: int) -> str:
     if less["error"] is None or is_beyond_noise(less):
         return ""
     needed = pairs_to_show(NOTABLE, less["error"] * math.sqrt(pairs))
-    shown = f"a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons"
-    by = f"by the spread of these {pairs} pairs"
+    shown = f"show a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons, by the spread of these {pairs} "
     if needed <= pairs:
-        return f"These {pairs} seeds show {shown}, {by}: a real one is probably smaller."
+        return f"These {pairs} seeds {shown}pairs: a real one is probably smaller."
     return (
-        f"{needed:,} seeds (now {pairs}) show {shown}, {by}: {needed * tokens:,} tokens of training for each order; "
-        "more tokens a training (evidence.tokens) lower the spread."
+        f"{needed:,} seeds (now {pairs}) {shown}pairs: {needed * tokens:,} tokens of training for each order; more "
+        "tokens a training (evidence.tokens) lower the spread."
     )
 
 

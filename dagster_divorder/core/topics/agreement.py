@@ -64,9 +64,8 @@ def compare(
     spaces = [space.astype(np.float32, copy=False) for space in (first, second)]
     fits = [fit(space, k, seed=seed, centre=mean) for space, mean in zip(spaces, centre, strict=True)]
     labels = np.stack([assign(space, by)[0] for space, by in zip(spaces, fits, strict=True)])
-    shown = labels[:, (labels < MATCHED).all(axis=0)]
     table = np.zeros(np.minimum(labels.max(axis=1) + 1, MATCHED), np.int64)
-    np.add.at(table, tuple(shown), 1)
+    np.add.at(table, tuple(labels[:, (labels < MATCHED).all(axis=0)]), 1)
     pairs = np.stack(linear_sum_assignment(table, maximize=True))
     pairs = pairs[:, np.argsort(-table[tuple(pairs)], kind="stable")]
     ari = float(adjusted_rand_score(*labels))
@@ -92,13 +91,16 @@ def compare(
 def conclude(ari: float, first: str, second: str) -> tuple[str, str, str]:
     """(overlap of two spaces' structure, the space to use, why), by the rule of Diversity-Ordered Training."""
     if ari < DIFFERENT:
+        overlap, chosen = "low", second
         says = f"under {DIFFERENT}: the {second} space shows other structure and is likely worth using"
-        return "low", second, f"ARI {ari:.3f}, {says}."
-    if ari > SAME:
+    elif ari > SAME:
+        overlap, chosen = "high", first
         says = f"over {SAME}: the {second} space shows much the same structure, at a higher cost"
-        return "high", first, f"ARI {ari:.3f}, {says}."
-    says = f"from {DIFFERENT} to {SAME}: the {second} space shows some other structure; only training tells its worth"
-    return "moderate", first, f"ARI {ari:.3f}, {says}."
+    else:
+        overlap, chosen = "moderate", first
+        says = f"from {DIFFERENT} to {SAME}: the {second} space shows some other structure"
+        says += "; only training tells its worth"
+    return overlap, chosen, f"ARI {ari:.3f}, {says}."
 
 
 def told_by_words(counts: csr_array, labels: NDArray[np.integer]) -> float:

@@ -5,13 +5,10 @@ Spherical k-means: the distance of x to a centroid m is 1 - cos(x - centre, m), 
 
 Guarantee: `fit` gives the same bytes for the same sample, k and seed, on one thread. Labels and distances of
 `assign` depend only on the vector and the fit, not on the batch, its order or the number of threads.
-Cost: fit O(iterations x restarts x n K D) and a copy of the sample; assign O(N K D) at the speed of a matrix product,
-with BLOCK_SCORES float32 of scratch.
-Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Bachem, Lucic,
-Hassani and Krause 2016 (AFK-MC2, its first centroids); Arora, Liang and Ma 2017 (removing the direction that all
-documents share).
-Known weakness: k-means finds round clusters of similar size, and a local optimum. Measurements:
-docs/decisions/base-model.md.
+Cost: fit O(iterations x restarts x n K D) and a copy of the sample; assign O(N K D) at the speed of a matrix product.
+Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 2017 (faiss); Arora, Liang and Ma 2017
+(removing the direction that all documents share). Known weakness: k-means finds round clusters of similar size, and a
+local optimum.
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +24,8 @@ from dagster_divorder.errors import InputError
 
 POINTS_PER_CENTROID = 256
 """Points of the sample for each centroid; more cost time and hardly move the centroids."""
-
-ITERATIONS = 25
-RESTARTS = 5
-RESTARTS_UP_TO = 100
-"""Up to this many clusters, the best of RESTARTS runs is taken: these runs differ most and cost least."""
-
+ITERATIONS, RESTARTS, RESTARTS_UP_TO = 25, 5, 100
+"""Up to RESTARTS_UP_TO clusters, the best of RESTARTS runs is taken: these runs differ most and cost least."""
 BLOCK_SCORES = 1 << 20
 """Scores held at once: 4 MB, about a core's cache."""
 

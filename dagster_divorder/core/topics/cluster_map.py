@@ -8,11 +8,9 @@ not fall into the gap between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` O(n^2 C) for the neighbours, and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a
-document.
-Source: McInnes, Healy and Melville 2018 (umap-learn).
-Known weakness: distances between groups and their sizes mean little. A document of a new kind is placed among its
-nearest old ones. Measurements: docs/decisions/cluster-map.md.
+Cost: `fit` O(n^2 C) and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a document.
+Source: McInnes, Healy and Melville 2018 (umap-learn). Known weakness: distances between groups and their sizes mean
+little. Measurements: docs/decisions/cluster-map.md.
 """
 
 import warnings
@@ -33,8 +31,7 @@ PCA_ROWS = 5_000
 """Most vectors that the PCA is fitted on."""
 START_NOISE = 1e-4
 EPOCHS = 200
-"""Passes of the layout: umap-learn's default above 10,000 points. Its 500 for fewer points take 2.4 times as long and
-keep 0.638 of the neighbours of 5,000 documents, 200 keep 0.624."""
+"""Passes of the layout, umap-learn's default above 10,000 points; its 500 for fewer points are hardly better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,7 @@ def distances(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     from sklearn.metrics.pairwise import cosine_distances
 
     with one_blas_thread():  # its last bits would depend on the number of threads
-        between: NDArray[np.float32] = cosine_distances(vectors)
-    return between
+        return np.asarray(cosine_distances(vectors), np.float32)
 
 
 def silhouette(between: NDArray[np.float32], labels: NDArray[np.integer]) -> float:
@@ -41,8 +40,7 @@ def silhouette(between: NDArray[np.float32], labels: NDArray[np.integer]) -> flo
 
     if not 1 < len(np.unique(labels)) < len(labels):
         return 0.0
-    scores = silhouette_samples(between, labels, metric="precomputed")
-    return float(scores.mean(dtype=np.float64))
+    return float(silhouette_samples(between, labels, metric="precomputed").mean(dtype=np.float64))
 
 
 def as_good_as(best: float) -> float:

@@ -1,4 +1,4 @@
-"""Characteristic words of clusters of texts, and a short name for each cluster.
+"""Characteristic words of clusters of texts, which name the clusters.
 
 Letters: n documents, W words, K clusters.
 
@@ -7,25 +7,20 @@ class-based TF-IDF with shares of documents in place of counts, so a document th
     weight: p^REACH (1 - p) x log(p / q) x (BURST + log(e / p)) x rarity x brevity^2
 q is the share at the 90th percentile of clusters (at least the third highest), and at least the mean share. e is the
 share of documents that as many uses would reach if they were spread at random. Rarity falls from 1 to 0 as the word's
-share of all documents rises from RARE to 1. So words that head many clusters, words of a template and function words
-count for little in any language: they occur in all clusters of a language, in many documents, in nearly all of a
-cluster, evenly spread, and are short.
+share of all documents rises from RARE to 1. So words of a template and function words count for little in any language.
 
 Words are runs of letters, digits and marks, in lower case, of 2 to 40 characters, not mostly digits. Han and South-East
-Asian characters are counted in pairs; pairs of about as many documents that follow each other are joined. Hiragana and
-markup are left out.
+Asian characters are counted in pairs. Hiragana and markup are left out.
 
-Cost: O(characters) in Arrow and O(distinct words) in Python: 0.1 s a megabyte at most; memory as the texts.
+Cost: 0.1 s a megabyte at most; memory as the texts.
 Sources: Grootendorst 2022 (BERTopic, class-based TF-IDF); Church and Gale 1995 (content words come in bursts); Zipf
-1935 (frequent words are short).
-Known weakness: words are not stemmed; the names of frequent authors who sign their texts are characteristic too.
-Measurements: docs/decisions/cluster-names.md.
+1935 (frequent words are short). Known weakness: words are not stemmed; the names of frequent authors who sign their
+texts are characteristic too. Measurements: docs/decisions/cluster-names.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -37,18 +32,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from scipy.sparse import csr_array
 
-TERMS, NAMED_BY = 5, 3
-"""Terms of a cluster, and those in its name."""
+NAMED_BY = 3
+"""Words of a name."""
 LEAST_DOCUMENTS, LEAST_SHARE = 3, 0.03
-"""A cluster's term is used by at least this many of its documents, and at least this share; a smaller cluster needs
+"""A cluster's word is used by at least this many of its documents, and at least this share; a smaller cluster needs
 all."""
 FLOOR = 0.01
 """Least contrast and rarity, for clusters without distinctive words and clusters of common words alone."""
 BURST, REACH, RARE, BREVITY = 0.3, 1.3, 0.05, 6
 SAME_WORD = 0.6
 """Shared prefix, as a part of the longer word, from which two words count as forms of one."""
-TOGETHER, LONGEST = 0.7, 6
-"""Pairs of characters are joined if the rarer one has this share of the other's documents; the most characters."""
 
 _NO_WORDS = (
     (r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+|\S+@\S+", " "),
@@ -82,31 +75,28 @@ def count_words(texts: pa.Array) -> Words:
     split = pc.split_pattern(pc.utf8_lower(pc.utf8_normalize(texts, "NFC")), " ")
     runs = split.flatten().dictionary_encode()
     numbers: dict[str, int] = {}
-    words = [
-        [numbers.setdefault(word, len(numbers)) for word in _words_of(run)]
-        for run in runs.dictionary.to_pylist()
-    ]
+    words = []
+    for run in runs.dictionary.to_pylist():
+        if _UNSPACED.search(run):
+            parts = [one + other for one, other in pairwise(run)]
+        else:  # `1월`, January, is a number; `3d` and `mp3` are not.
+            is_word = 2 <= len(run) <= 40 and 2 * sum(map(str.isdigit, run)) < len(run) + run.isascii()
+            parts = [run] * is_word
+        words.append([numbers.setdefault(part, len(numbers)) for part in parts])
     starts = np.cumsum([0, *map(len, words)])
-    parts = np.fromiter((word for inside in words for word in inside), np.int64, starts[-1])
-    of_run = csr_array((np.ones(len(parts), np.int32), parts, starts), (len(words), len(numbers)))
+    inside = np.fromiter((word for of_run in words for word in of_run), np.int64, starts[-1])
+    of_run = csr_array((np.ones(len(inside), np.int32), inside, starts), (len(words), len(numbers)))
     document = np.from_dlpack(pc.list_parent_indices(split)).astype(np.int64)
     run = np.from_dlpack(runs.indices).astype(np.int64)
     in_document = csr_array((np.ones(len(run), np.int32), (document, run)), (len(texts), len(words)))
     return Words(csr_array(in_document @ of_run), list(numbers))
 
 
-def _words_of(run: str) -> list[str]:
-    if _UNSPACED.search(run):
-        return [one + other for one, other in pairwise(run)]
-    # `1월`, January, is a number; `3d` and `mp3` are not.
-    is_word = 2 <= len(run) <= 40 and 2 * sum(map(str.isdigit, run)) < len(run) + run.isascii()
-    return [run] if is_word else []
+def cluster_names(words: Words, labels: NDArray[np.integer], clusters: int) -> list[str]:
+    """A name for each cluster: at most NAMED_BY words by falling weight, without forms of an earlier one, plus its
+    number if another cluster has the same name. labels: int (n,) in [0, clusters).
 
-
-def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: int) -> list[tuple[str, ...]]:
-    """At most TERMS words of each cluster, by falling weight. labels: int (n,) in [0, clusters).
-
-    A cluster has no terms if it is empty, or if too few of its documents use any word.
+    The name is "cluster" and its number if the cluster is empty, or if too few of its documents use any word.
     """
     from scipy.sparse import csr_array
 
@@ -118,8 +108,7 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     holding.sort_indices()
     uses.sort_indices()
     cluster, word = holding.tocoo().coords
-    sizes = np.bincount(labels, minlength=clusters)
-    size = sizes[cluster]
+    size = np.bincount(labels, minlength=clusters)[cluster]
 
     share = holding.data / (size + 1)
     by_share = np.lexsort((-share, word))
@@ -138,48 +127,24 @@ def characteristic_terms(words: Words, labels: NDArray[np.integer], clusters: in
     enough = np.flatnonzero(holding.data >= np.minimum(size, np.maximum(LEAST_DOCUMENTS, LEAST_SHARE * size)))
     best = enough[np.lexsort((-weight[enough], cluster[enough]))]
     ends = np.searchsorted(cluster[best], np.arange(clusters + 1))
-    return [
-        _distinct([(words.vocabulary[word[at]], int(holding.data[at])) for at in best[start:end].tolist()])
-        for start, end in pairwise(ends.tolist())
-    ]
-
-
-def _distinct(ranked: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """The first TERMS of words with their documents, without forms of an earlier word; joins pairs of characters."""
-    kept: list[tuple[str, int]] = []
-    for word, documents in ranked:
-        for at, (other, theirs) in enumerate(kept):
-            if _UNSPACED.search(word):
-                together = (
-                    min(documents, theirs) >= TOGETHER * max(documents, theirs) and len(other) < LONGEST
-                )
-                if together and word[0] == other[-1]:
-                    kept[at] = other + word[1:], theirs
-                elif together and word[-1] == other[0]:
-                    kept[at] = word[:-1] + other, theirs
-                if set(word) & set(other):
-                    break
-            elif _same_word(word, other):
-                break
-        else:
-            kept.append((word, documents))
-        if len(kept) == TERMS:
-            break
-    return tuple(word for word, _ in kept)
-
-
-def _same_word(a: str, b: str) -> bool:
-    shared = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return shared >= max(min(3, len(a), len(b)), SAME_WORD * max(len(a), len(b)))
-
-
-def short_names(terms: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each cluster: its first NAMED_BY terms, plus its number if another cluster has the same name. A
-    cluster without terms is "cluster" and its number."""
     names: list[str] = []
-    for number, words in enumerate(terms):
-        name = ", ".join(words[:NAMED_BY])
+    for number, (start, end) in enumerate(pairwise(ends.tolist())):
+        kept: list[str] = []
+        for at_best in best[start:end].tolist():
+            term = words.vocabulary[word[at_best]]
+            if not any(_same_word(term, other) for other in kept):
+                kept.append(term)
+            if len(kept) == NAMED_BY:
+                break
+        name = ", ".join(kept)
         if not name or name in names:
             name = f"{name} (cluster {number})" if name else f"cluster {number}"
         names.append(name)
     return names
+
+
+def _same_word(a: str, b: str) -> bool:
+    if _UNSPACED.search(a):
+        return bool(set(a) & set(b))
+    shared = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return shared >= max(min(3, len(a), len(b)), SAME_WORD * max(len(a), len(b)))

@@ -21,14 +21,10 @@ from dagster_divorder.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pca:
-    """A projection: mean float64 (D,), axes float64 (D, C), orthonormal columns by falling variance.
-
-    explained: share of the sample's variance along the axes, 0 to 1; 0 if the sample has none.
-    """
+    """A projection: mean float64 (D,), axes float64 (D, C), orthonormal columns by falling variance."""
 
     mean: NDArray[np.float64]
     axes: NDArray[np.float64]
-    explained: float
 
 
 def fit(sample: NDArray[np.float32], components: int) -> Pca:
@@ -50,8 +46,7 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
         fitted = PCA(min(components, *sample.shape), svd_solver="covariance_eigh").fit(
             points.astype(np.float64)
         )
-    explained = float(np.nan_to_num(fitted.explained_variance_ratio_.sum()))
-    return Pca(mean=fitted.mean_, axes=np.ascontiguousarray(fitted.components_.T), explained=explained)
+    return Pca(mean=fitted.mean_, axes=np.ascontiguousarray(fitted.components_.T))
 
 
 def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDArray[np.float32]:

@@ -76,7 +76,7 @@ def _named(settings: Settings) -> list[tuple[str, str, bool]]:
     a mix adds its traits to `order.traits`."""
     named = [
         ("input.source_field", settings.input.source_field, False),
-        ("selection.quality", settings.selection.quality_field if settings.selects else None, True),
+        ("selection.quality", settings.selection.quality if settings.selects else None, True),
         ("curriculum.score", score_field(settings), True),
     ]
     traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []

@@ -3,14 +3,11 @@
 Models are trained on the first `evidence.tokens` tokens of the plan; if the plan follows a score, on batches that are
 evenly spaced in it. `curated` reads the sequences as planned. `random_sequences` reads the same sequences, shuffled
 differently each epoch. Every order is compared with these shuffles, each training with a shuffle from the same initial
-weights. Orders of documents pack the same tokens again by `concat`, conversations whole by their own method. The output
-does not need this stage.
+weights. Orders of documents pack the same tokens again by `concat`, conversations whole by their own method. Losses are
+means over the trained tokens. Each training is a file of the result, named by a hash of everything that it reads. A
+training that has a file, even in the result before, is not repeated.
 
-Losses are means over the trained tokens. Validation reads held-out documents one by one, as `loss_by_source` does.
-
-Each training is a file of the result, named by a hash of everything that it reads. A training that has a file, even in
-the result before, is not repeated. Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a
-sequence, S sequences.
+Letters: R trainings of an order, e steps an epoch, B sequences a batch, L tokens a sequence, S sequences.
 """
 
 from __future__ import annotations
@@ -28,17 +25,20 @@ import xxhash
 from dagster_divorder.core.evidence.training_evidence import (
     HELD_OUT,
     Trained,
+    by_source,
     compare,
     estimate,
     figures_of,
+    is_beyond_noise,
     lines_of,
     mean,
     sensitivity,
     verdict,
+    with_interval,
 )
 from dagster_divorder.core.order import order as make_order
-from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack, sequence_counts, with_all_tokens
+from dagster_divorder.core.order.items import document_items
+from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
@@ -51,8 +51,8 @@ from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_o
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
-from dagster_divorder.stages.order.packed_sequences import load_packed, sequence_traits
-from dagster_divorder.stages.order.sequence_order import load_sequence_order, vector_sums
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items, vector_sums
 from dagster_divorder.stages.output.exports import end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -62,8 +62,7 @@ from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.view.evidence import evidence_tables
-from dagster_divorder.view.words import count
+from dagster_divorder.view.words import count, fixed
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
@@ -106,9 +105,20 @@ def _train_in_each_order(run: Run) -> Made:
     before = load_receipt(store, STAGE)
     kept = {name: file for name, file in before.files.items() if store.exists(file)} if before else {}
     known = {**kept, **store.hashed(folder)}
-    trainings, arrays = _name_trainings(sequences, task, known)
+    trainings, arrays = list[_Training](), dict[str, bytes]()
+    texts = {f"{source} {at}": array for source, of in task.heldout.items() for at, array in enumerate(of)}
+    every = xxhash.xxh3_128_hexdigest(pack_arrays({"classes": task.classes, **texts}))
+    decides = [TRAINED_VERSION, every, task.batch, task.device]
+    for name in orders_of(run.settings):
+        for seed in range(SEEDS):
+            read = pack_arrays(sequences.read_in(trained_order(name), seed))
+            for rate in run.settings.evidence.learning_rates:
+                key = content_hash(decides, xxhash.xxh3_128_hexdigest(read), seed, rate)
+                trainings.append(_Training(f"run-{key}", name, seed, rate))
+                if trainings[-1].name not in known:
+                    arrays[trainings[-1].name] = read
     # If a run is stopped, all orders are trained with the first seeds.
-    missing = sorted((each for each in trainings if each.name not in known), key=lambda each: each.seed)
+    missing = sorted((each for each in trainings if each.name in arrays), key=lambda each: each.seed)
     tokens = EPOCHS * sequences.rows * sequences.plan.sequence_length
     if missing:
         run.progress.note(
@@ -141,7 +151,19 @@ def _train_in_each_order(run: Run) -> Made:
 
     files: dict[str, Any] = {
         **{each.name: File(result, "safetensors") for each, result in results.items()},
-        "table": _table(trained, sorted(task.heldout)),
+        "table": [
+            {
+                "order": each.order,
+                "seed": each.seed,
+                "learning_rate": each.rate,
+                "epoch": epoch + 1,
+                "source": source,
+                "loss": float(loss),
+            }
+            for each, records in trained.items()
+            for epoch, losses in enumerate(records.heldout)
+            for source, loss in zip([*sorted(task.heldout), ALL], [*losses, losses.mean()], strict=True)
+        ],
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
         "picture": File(draw(summary), "png"),
     }
@@ -155,25 +177,6 @@ def _train_in_each_order(run: Run) -> Made:
         "notes": notes,
     }
     return Made(files, figures=figures)
-
-
-def _name_trainings(
-    sequences: Sequences, task: Task, known: Mapping[str, str]
-) -> tuple[list[_Training], dict[str, bytes]]:
-    """(all trainings of a run, what those read whose names are not `known`)."""
-    heldout = {f"{source} {at}": array for source, of in task.heldout.items() for at, array in enumerate(of)}
-    every = pack_arrays({"classes": task.classes, **heldout})
-    decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), task.batch, task.device]
-    trainings, missing, settings = [], dict[str, bytes](), sequences.run.settings
-    for name in orders_of(settings):
-        for seed in range(SEEDS):
-            arrays = pack_arrays(sequences.read_in(trained_order(name), seed))
-            for rate in settings.evidence.learning_rates:
-                key = content_hash(decides, xxhash.xxh3_128_hexdigest(arrays), seed, rate)
-                trainings.append(each := _Training(f"run-{key}", name, seed, rate))
-                if each.name not in known:
-                    missing[each.name] = arrays
-    return trainings, missing
 
 
 def _train(store: Store, folder: str, task: Task, item: tuple[_Training, bytes], advance: Advance) -> None:
@@ -265,59 +268,43 @@ class Sequences:
 
     def planned(self, order: TrainedOrder, seed: int) -> tuple[PackedSequences, np.ndarray]:
         """(the sequences of an order, the sequences that each epoch reads in order, int64 (E, n))."""
-        rows, epochs = self.rows, EPOCHS
+        settings, rows = self.run.settings, self.rows
         plan = self.plan if order.documents == "curated" else self.packed(order.documents, seed)
-        if order.sequences == "curated":
-            return plan, self.curated_epochs()
         if order.sequences == "original":
-            return plan, np.tile(np.arange(rows), (epochs, 1))
+            return plan, np.tile(np.arange(rows), (EPOCHS, 1))
         if order.sequences == "random":
-            rng = np.random.default_rng([self.run.settings.seed + seed, 1])
+            rng = np.random.default_rng([settings.seed + seed, 1])
             shuffled = rng.permutation(len(plan))[:rows]
-            return plan, np.stack([shuffled, *(rng.permutation(shuffled) for _ in range(epochs - 1))])
-        items = self.items(plan)
-        ordered = make_order(items, **self.arguments(order.sequences, seed))
-        return plan, np.tile(ordered[:rows], (epochs, 1))
-
-    def curated_epochs(self) -> np.ndarray:
-        """The plan's own orders of these sequences, int64 (E, n), as places in `plan`."""
-        orders = load_sequence_order(self.run)
-        place = np.full(orders.max(initial=-1) + 1, -1)
-        place[self.numbers[: self.rows]] = np.arange(self.rows)
-        read = [place[order][place[order] >= 0] for order in orders]
-        return np.stack([read[epoch % len(read)] for epoch in range(EPOCHS)])
+            return plan, np.stack([shuffled, *(rng.permutation(shuffled) for _ in range(EPOCHS - 1))])
+        if order.sequences == "curated":  # the plan's own orders of these sequences
+            orders = load_sequence_order(self.run)
+            place = np.full(orders.max(initial=-1) + 1, -1)
+            place[self.numbers[:rows]] = np.arange(rows)
+            read = [place[order][place[order] >= 0] for order in orders]
+            return plan, np.stack([read[epoch % len(read)] for epoch in range(EPOCHS)])
+        items = sequence_items(self.run, self.stream, plan)
+        items = with_coordinates(items, plan, vector_sums(self.run, plan))
+        arguments = {**settings.order_arguments(order.sequences), "seed": settings.seed + seed}
+        return plan, np.tile(make_order(items, **arguments)[:rows], (EPOCHS, 1))
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
         sequence."""
         settings, codes = self.run.settings, self.stream.traits.codes
         pieces, draw = _whole_pieces(self.plan), settings.seed + seed
+        # Strategies of one label take the first trait, the cluster.
+        names = sorted(settings.order.traits, key=lambda trait: trait != "cluster")
         items = document_items(
             run_counter(self.run, self.stream.record_of)(pieces),
-            {name: codes[name][pieces.document] for name in settings.order.traits},
+            {name: codes[name][pieces.document] for name in names},
             settings.order.traits,
             lengths=pieces.length,
         )
-        order = make_order(items, **self.arguments(documents, seed))
+        order = make_order(items, **{**settings.order_arguments(documents), "seed": draw})
         own = settings.packing.method
         method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
         return packed.part(0, len(packed) - int(method == "concat" and packed.padding[-1] > 0))
-
-    def items(self, plan: PackedSequences) -> Items:
-        """The sequences as items to order."""
-        settings, traits = self.run.settings, self.stream.traits
-        names = sequence_traits(settings.order.traits)
-        codes = {name: traits.codes[name] for name in names}
-        tokens = run_counter(self.run, self.stream.record_of)(plan)
-        counts, groups = sequence_counts(plan, codes, traits.sizes(), tokens)
-        items = Items(counts, groups, np.array([settings.order.traits[name] for name in names]))
-        items = with_all_tokens(items, plan, codes, traits.sizes())
-        return with_coordinates(items, plan, vector_sums(self.run, plan))
-
-    def arguments(self, strategy: str, seed: int) -> dict[str, Any]:
-        common = self.run.settings.order_arguments(strategy)
-        return {**common, "seed": common["seed"] + seed}
 
 
 def _whole_pieces(plan: PackedSequences) -> Pieces:
@@ -393,23 +380,6 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
     return heldout
 
 
-def _table(results: Mapping[_Training, Trained], sources: list[str]) -> list[dict[str, Any]]:
-    """Held-out losses, a row per training, epoch and source."""
-    return [
-        {
-            "order": each.order,
-            "seed": each.seed,
-            "learning_rate": each.rate,
-            "epoch": epoch + 1,
-            "source": source,
-            "loss": float(loss),
-        }
-        for each, trained in results.items()
-        for epoch, losses in enumerate(trained.heldout)
-        for source, loss in zip([*sources, ALL], [*losses, losses.mean()], strict=True)
-    ]
-
-
 def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
@@ -455,6 +425,40 @@ def _summary(
     }
 
 
+def evidence_tables(summary: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """By name: `held-out`, the loss of each order as mean ± standard error, and its difference from shuffled with an
+    interval; `figures` of each order, likewise; `sources`, their losses under each order, * where one differs from
+    shuffled beyond noise; `rates`, the losses at each learning rate if there are several."""
+    heldout, rows = list[dict[str, str]](), dict[str, dict[str, str]]()
+    of_source = {by_source(source): {"source": source} for source in summary["sources"]}
+    for order in summary["orders"]:
+        for figure, pair in order["figures"].items():
+            value, less = pair["value"], pair["less shuffled"]
+            if figure in of_source:
+                star = " *" if is_beyond_noise(less) else ""
+                of_source[figure][order["order"]] = fixed(value["mean"], 4) + star
+            elif figure == HELD_OUT:
+                row = {"order": order["order"], HELD_OUT: _with_error(value)}
+                heldout.append(row | {"less shuffled": with_interval(less)})
+            else:
+                row = rows.setdefault(figure, {"figure; less shuffled": figure})
+                row[order["order"]] = f"{_with_error(value)}; {with_interval(less)}"
+    tables = {"held-out": heldout, "figures": [*rows.values()], "sources": [*of_source.values()]}
+    rates = [
+        {
+            "order": pair["order"],
+            "learning rate": f"{pair['learning rate']:g}",
+            HELD_OUT: _with_error(pair),
+        }
+        for pair in summary["rates"]
+    ]
+    return tables | ({"rates": rates} if len(rates) > len(heldout) else {})
+
+
+def _with_error(figure: Mapping[str, float | None]) -> str:
+    return fixed(figure["mean"], 4) + ("" if figure["error"] is None else f" ± {figure['error']:.4f}")
+
+
 def load_evidence(run: Run) -> dict[str, Any]:
     """The summary of the last result."""
     return orjson.loads(run.read(STAGE, "summary"))
@@ -469,42 +473,32 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
     }
 
 
-def _training_evidence_reads(settings: Settings) -> tuple[str, ...]:
-    return (
-        *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
-        *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
-    )
-
-
-def _decided_by(run: Run) -> dict[str, Any]:
-    """Also the end-of-text token."""
-    return {
-        **TRAINING_EVIDENCE.usual(run),
-        "end_of_text": end_of_text(run),
-        **reading(run),
-    }
-
-
 def _check_settings(run: Run) -> None:
-    settings = run.settings
-    if "pairs" in settings.forms:
+    if "pairs" in run.settings.forms:
         raise InputError(
             "evidence.tokens is set, but an input holds pairs, whose loss compares two answers; trainings here use the "
             "loss of one text: unset evidence.tokens"
         )
 
 
-TRAINING_EVIDENCE = WholeCorpus(
+TRAINING_EVIDENCE: WholeCorpus = WholeCorpus(
     name=STAGE,
     version=6,
     description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
-    reads=_training_evidence_reads,
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
+        *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
+    ),
     settings=(
         *("evidence", "order", "sequence", "packing", "curriculum", "mixing"),
         *("engine.device", "seed"),
     ),
-    decided_by=_decided_by,
+    decided_by=lambda run: {
+        **TRAINING_EVIDENCE.usual(run),
+        "end_of_text": end_of_text(run),
+        **reading(run),
+    },
     # It costs as much as training, so it exists only on request.
     when=lambda settings: settings.evidence.tokens is not None,
     check=_check_settings,

@@ -18,9 +18,8 @@ from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.mix.subset_selection import VECTORS, load_selected, selection_reads
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind, space_reads
-from dagster_divorder.store.space import Space, map_vectors
+from dagster_divorder.store.space import SAMPLE_BYTES, Space, map_vectors
 
 MAX_VALUES = 32
 """Most sources and clusters with their own score, the largest ones; all other sources count as one."""

@@ -195,7 +195,7 @@ def _vectors(
     codes, record_of = np.zeros(len(sample.document), np.int32), item_records(run)
     for runs, rows, arrays in space.files.at(run.view.fragments, record_of[sample.document]):
         unique, place = np.unique(rows, return_inverse=True)
-        vectors = space.transform(arrays["vectors"][unique])
+        vectors = arrays["vectors"][unique]
         sequences, at = np.unique(sample.sequence[runs], return_inverse=True)
         tokens = sample.counted[runs].astype(np.float32)
         sums[sequences] += csr_matrix((tokens, (at, place)), shape=(len(sequences), len(unique))) @ vectors

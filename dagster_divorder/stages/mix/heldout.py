@@ -58,10 +58,7 @@ def heldout_files(run: Run) -> pa.Table:
 
 
 _LEARNT_BEFORE = {
-    "cluster": (
-        *("base_model", "deep_model", "ari_comparison", "centroids"),
-        *("shallow_components", "deep_components", "external_components"),
-    ),
+    "cluster": ("base_model", "deep_model", "ari_comparison", "centroids"),
     **dict.fromkeys(("length", *CHAT_TRAITS), ("base_model",)),
 }
 """Built-in trait -> the fits that decide its values and bins. They run before a share of each value is drawn."""

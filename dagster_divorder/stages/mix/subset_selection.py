@@ -140,8 +140,6 @@ def _quality(run: Run) -> np.ndarray:
     """Quality of each record, float64 (N,), NaN if it has none."""
     name = run.settings.selection.quality
     assert name is not None
-    if run.settings.selection.quality_model:
-        return run.column("quality_scores", "quality").astype(np.float64)
     column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
     return number_column(column, "selection.quality", name)
 
@@ -158,7 +156,7 @@ def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray) -> None:
     if len(rows) and not quality[rows].any():
         raise InputError(
             f"selection.quality: {name} is 0 for all {len(rows):,} records that can be chosen; expected at least one "
-            "above 0: set another field or model, or none"
+            "above 0: set another field, or none"
         )
 
 
@@ -240,8 +238,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
     chosen = settings.selection
     return (
         *("raw_docs", "token_counts", VECTORS),
-        *(["fields"] if chosen.quality_field else []),
-        *(["quality_scores"] if chosen.quality_model else []),
+        *(["fields"] if chosen.quality else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
     )

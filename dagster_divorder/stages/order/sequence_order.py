@@ -89,9 +89,9 @@ def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None 
     sums = np.zeros((len(packed), 0), np.int64)
     each = space.files.at(fragments, record_of[packed.document])
     for runs, rows, arrays in counted(run.progress, "adding up vectors", each, len(fragments), "fragments"):
-        vectors = space.transform(arrays["vectors"])
+        vectors = arrays["vectors"]
         random = random_axes(vectors.shape[1], AXES, run.settings.seed)
-        axes = Pca(mean=np.zeros(len(random)), axes=random, explained=0.0)
+        axes = Pca(mean=np.zeros(len(random)), axes=random)
         sums = sums if sums.size else np.zeros((len(packed), random.shape[1]), np.int64)
         directions = project(vectors, axes, threads=count_workers(0))
         add_directions(sums, sequence[runs], tokens[runs], rows, directions)

@@ -59,7 +59,7 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order, ou
 from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import load_space, space_figures, space_reads
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import compact, pack, pack_parquet, row_array, unpack
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import places, to_bytes
@@ -104,7 +104,6 @@ LEFT_OUT = (
     "untrained_tokens_left_out",
     "untrained_sequences",
 )
-SPACE = ("vectors", "pca", "explained_variance")
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
 
 
@@ -306,7 +305,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
     raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
-    space, drift = space_figures(run), load_stationarity(run)
+    drift = load_stationarity(run)
     return {
         "meta_version": META_VERSION,
         "key": key,
@@ -327,7 +326,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "model": {
             name: model[name] for name in ("base", "vocabulary", "dim", "engine", "table", "tokenizer")
         },
-        "space": {name: space[name] for name in SPACE if name in space},
+        "space": {"vectors": chosen_vectors(run).stage},
         "k": run.receipt("centroids").facts["k"],
         "strategy": settings.order.strategy,
         "frozen_tokens": settings.order.frozen_tokens or 0,

@@ -1,1 +1,1 @@
-"""Stages that read texts: the base model, token counts, quality."""
+"""Stages that read texts: the base model, token counts."""

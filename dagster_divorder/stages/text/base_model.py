@@ -25,7 +25,7 @@ from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, Fitted, PinnedFit, another_corpus, documents_left
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, content_hash
+from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import (
     BOOTSTRAP,
@@ -39,7 +39,7 @@ from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Encoder, Engine
+    from dagster_divorder.models.tokenize import Encoder
 
 INFO = "base_model.json"
 STATISTICS = "statistics.safetensors"
@@ -114,12 +114,8 @@ def _content_of(directory: Path) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         save_tokenizer(directory, Path(folder))
         encoder = load_encoder(folder, "tokenizers")
-        tokenizer = {
-            "tokenizer": tokenizer_fingerprint(folder),
-            "tokenizer_files": content_hash(
-                *((Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2])
-            ),
-        }
+        files = [(Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2]]
+        tokenizer = {"tokenizer": tokenizer_fingerprint(folder), "tokenizer_files": content_hash(*files)}
     return {**_table_content(directory, encoder.vocab_size), **tokenizer}
 
 
@@ -171,9 +167,20 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
                 **_table_content(folder, encoder.vocab_size),
                 "tokenizer": tokenizer_fingerprint(folder),
             }
-        chat_engine: dict[str, Any] = {}
+        chat_engine = dict[str, str]()
+        counted: tuple[Any, Any] | None = None
         if run.settings.masked:
-            chat_engine, counted = _read_conversations(run, rows, folder, engine)
+            from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
+
+            # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
+            # into every conversation must not count as rare.
+            total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
+            rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
+            documents = contents(run.view.fragments, rows, run.records.texts)
+            exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
+            chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
+            arrays = ChatEncoder(folder, template, exact).encode(documents)
+            counted = arrays["ids"], arrays["lengths"]
         ids, lengths = (template and counted) or encoder.encode(texts)
         special = special_ids(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -192,23 +199,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
 
-def _read_conversations(
-    run: Run, rows: np.ndarray, folder: Path, engine: Engine
-) -> tuple[dict[str, str], tuple[np.ndarray, np.ndarray]]:
-    """(the fastest engine that gives the reference's tokens of conversations, and why it is not gigatoken; ids of the
-    first RENDERED_BYTES of documents, end to end, and the number of each one's, as a model reads them). What a template
-    writes into every conversation must not count as rare."""
-    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
-
-    template = template_of(run)
-    total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
-    rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
-    documents = contents(run.view.fragments, rows, run.records.texts)
-    exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
-    arrays = ChatEncoder(folder, template, exact).encode(documents)
-    return {"chat_engine": exact, "chat_engine_reason": reason}, (arrays["ids"], arrays["lengths"])
-
-
 def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
     return {
         **orjson.loads(fitted.files[INFO]),
@@ -218,23 +208,29 @@ def _base_model_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
 
 
 def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
-    info = {
-        name: value
-        for name, value in receipt.facts.items()
-        if name
-        not in (
-            *("training", "signature", "content", "special", "tokenizer_files"),
-            *("left_out", "checked", "reason", "documents"),
-        )
+    hidden = {
+        "training",
+        "signature",
+        "content",
+        "special",
+        "tokenizer_files",
+        "left_out",
+        "checked",
+        "reason",
     }
+    info = {name: receipt.facts[name] for name in receipt.facts if name not in {*hidden, "documents"}}
     if run.settings.exports.formats:
         check_end_of_text(run, receipt)
     last = load_receipt(run.store, "base_model")
     known = last and (last.version, last.facts["checked"]) == (receipt.version, run.corpus.version)
     # Counting reads the hashes of all texts.
     share_left = last.figures["documents_left"] if last and known else documents_left(run, receipt)
-    note = _another_corpus(share_left)
-    if note:
+    note = None
+    if share_left < MIN_SHARE_LEFT:
+        note = (
+            f"{share_left:.0%} of the documents that base_model was made on are left in the input; divorder run "
+            "--refit model makes it from the present ones (everything is then computed again)"
+        )
         run.progress.note(note)
     return {
         "base": run.settings.model.base,
@@ -255,28 +251,6 @@ def check_end_of_text(run: Run, base_model: Receipt) -> None:
             f"packing.end_of_text is true, but the tokenizer of {run.settings.model.base} names no end-of-text token; "
             "expected an `eos_token` in its tokenizer_config.json: add it there, or set packing.end_of_text = false"
         )
-
-
-def _another_corpus(share_left: float) -> str | None:
-    """What to say where too small a share of the documents that the model was made on is left, else None."""
-    if share_left >= MIN_SHARE_LEFT:
-        return None
-    return (
-        f"{share_left:.0%} of the documents that base_model was made on are left in the input; "
-        "divorder run --refit model makes it from the present ones (everything is then computed again)"
-    )
-
-
-def _is_of_this_corpus(run: Run) -> Finding:
-    """A corpus that replaces another keeps that one's tokenizer, or its weights of tokens, and gets more tokens than
-    need be."""
-    share_left = documents_left(run, run.receipt("base_model"))
-    return Finding(
-        passed=_another_corpus(share_left) is None,
-        text=f"{share_left:.0%} of the documents that the base model was trained on are still in the input.",
-        remedy="divorder run --refit model, or keep another corpus in a store of its own (store.path)",
-        figures={"documents_left": share_left},
-    )
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
@@ -311,12 +285,4 @@ BASE_MODEL = PinnedFit(
     drift=another_corpus,
     facts=_base_model_facts,
     figures=_base_model_figures,
-    checks=(
-        Check(
-            name="base_model_is_of_this_corpus",
-            description="The base model was trained on documents that are still in the input. A model of another "
-            "corpus cuts these texts into more tokens than necessary.",
-            check=_is_of_this_corpus,
-        ),
-    ),
 )

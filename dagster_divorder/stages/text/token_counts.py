@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 MAX_SHARE_WITHOUT = 0.01
 
 
-def tokenize(records: Records, model: str, engine: Engine, fragment: Fragment) -> dict[str, np.ndarray]:
-    """The tokens of a fragment's texts: `ids` and `lengths` as above. model: the fit that holds the tokenizer."""
-    encoder = _kept_encoder(records.fragments.store.local(model), engine)
-    ids, lengths = encoder.encode(records.words(fragment))
-    return {"ids": ids, "lengths": lengths}
-
-
 @lru_cache(maxsize=1)
 def _kept_encoder(directory: Path, engine: Engine) -> Encoder:
     """The encoder that a process keeps: gigatoken is faster on words that it knows."""
     from dagster_divorder.models.tokenize import load_encoder
 
     return load_encoder(directory, engine)
+
+
+def tokenize(records: Records, model: str, engine: Engine, fragment: Fragment) -> dict[str, np.ndarray]:
+    """The tokens of a fragment's texts: `ids` and `lengths` as above. model: the fit that holds the tokenizer."""
+    encoder = _kept_encoder(records.fragments.store.local(model), engine)
+    ids, lengths = encoder.encode(records.words(fragment))
+    return {"ids": ids, "lengths": lengths}
 
 
 def tokenize_chats(

@@ -13,16 +13,15 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.agreement import compare, told_by_words
-from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
+from dagster_divorder.core.topics.terms import cluster_names, count_words
 from dagster_divorder.corpus.sample import beginnings
 from dagster_divorder.pipeline.fit import SKETCH, PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, Shown, Table, Text
+from dagster_divorder.pipeline.stage import Picture, Shown, Text
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
-from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
-from dagster_divorder.store.arrays import pack_rows, unpack_rows
+from dagster_divorder.stages.topics.components import STAGE_OF, load_space
+from dagster_divorder.store.space import SAMPLE_BYTES
 from dagster_divorder.store.state import Receipt
 
 USUAL = 30
@@ -30,9 +29,7 @@ USUAL = 30
 TOLD_SHARE = 0.5
 NOISE = "words tell the clusters of {1} vectors far less well ({3:.2f}) than those of {0} ones ({2:.2f})"
 """The note if words tell the chosen second space's clusters less than TOLD_SHARE as well as the first one's."""
-SHOWN = 200
-"""Most rows of CELLS, a table of the clusters of both spaces that share the most documents."""
-INFO, CELLS, HEATMAP = "ari_comparison.json", "cells.parquet", "contingency.png"
+INFO, HEATMAP = "ari_comparison.json", "contingency.png"
 
 
 def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
@@ -46,61 +43,42 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     one, other = (space.rows(run.view, rows) for space in spaces)
     found = compare(one, other, k, seed=run.settings.seed, centre=centre, names=kinds)
     words = count_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
-    names, told, sizes = [], {}, [np.bincount(labels) for labels in found.labels]
-    for kind, labels, of in zip(kinds, found.labels[:, : words.counts.shape[0]], sizes, strict=True):
-        names.append(short_names(characteristic_terms(words, labels, len(of))))
-        told[kind] = told_by_words(words.counts, labels)
+    names, told = [], {}
+    for kind, labels, at in zip(kinds, found.labels, found.pairs, strict=True):
+        read = labels[: words.counts.shape[0]]
+        of_space = cluster_names(words, read, labels.max() + 1)
+        names.append([of_space[cluster] for cluster in at])
+        told[kind] = told_by_words(words.counts, read)
     noise = found.figures["chosen"] == kinds[1] and told[kinds[1]] < TOLD_SHARE * told[kinds[0]]
     note = NOISE.format(*kinds, *told.values()) if noise else None
-    if run.settings.embedding.pca:  # axes of two spaces are no common ones
-        found.figures["document_cosine"] = None
     info = {"spaces": kinds, "k": k, **found.figures, "told_by_words": told, "note": note}
-    matched = set(zip(*found.pairs.tolist(), strict=True))
-    largest = np.argsort(-found.table, axis=None, kind="stable")[:SHOWN]
-    cells = [
-        {
-            kinds[0]: names[0][a],
-            kinds[1]: names[1][b],
-            "documents": int(found.table[a, b]),
-            f"of the {kinds[0]} one": float(found.table[a, b] / sizes[0][a]),
-            f"of the {kinds[1]} one": float(found.table[a, b] / sizes[1][b]),
-            "matched": (a, b) in matched,
-        }
-        for a, b in np.stack(np.unravel_index(largest, found.table.shape), axis=1).tolist()
-        if found.table[a, b]
-    ]
-    first, second = ([of[at] for at in side] for of, side in zip(names, found.pairs, strict=True))
-    picture = contingency(found.table[np.ix_(*found.pairs)], first, second, info["conclusion"], kinds)
-    return {INFO: orjson.dumps(info), CELLS: pack_rows(cells), HEATMAP: picture}
+    shared = found.table[np.ix_(*found.pairs)]
+    picture = contingency(shared, names[0], names[1], info["conclusion"], kinds)
+    return {INFO: orjson.dumps(info), HEATMAP: picture}
 
 
 def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
-    store, fit = run.store, receipt.files["fit"]
-    shown: dict[str, Table | Picture | Text | float] = {
-        "conclusion": Text(receipt.figures["conclusion"]),
-        "ari": receipt.figures["ari"],
-    }
+    shown: Shown = {"conclusion": Text(receipt.figures["conclusion"]), "ari": receipt.figures["ari"]}
+    heatmap = f"{receipt.files['fit']}/{HEATMAP}"
     # `divorder prune` removes what holds words of deleted documents.
-    if store.exists(f"{fit}/{CELLS}"):
-        shown["clusters_of_both"] = Table(unpack_rows(store.read(f"{fit}/{CELLS}")))
-    if store.exists(f"{fit}/{HEATMAP}"):
-        picture = store.local(f"{fit}/{HEATMAP}")
-        shown["contingency"] = Picture(picture, "clusters of one space against clusters of the other")
+    if run.store.exists(heatmap):
+        picture = Picture(run.store.local(heatmap), "clusters of one space against clusters of the other")
+        shown = {**shown, "contingency": picture}
     return shown
 
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=10,
+    version=11,
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (
-        *("raw_docs", *space_reads(settings, *settings.embedding.compared)),
+        *("raw_docs", *(STAGE_OF[kind] for kind in settings.embedding.compared)),
         *fit_reads(settings, "ari_comparison"),
     ),
     settings=("embedding", "clusters", "seed"),
     decided_by=lambda run: {
-        **{kind: space_key(run, kind) for kind in run.settings.embedding.compared},
+        **{kind: run.receipt(STAGE_OF[kind]).key for kind in run.settings.embedding.compared},
         "seed": run.settings.seed,
         "k": run.settings.clusters.number or USUAL,
         **fit_inputs(run, "ari_comparison"),

@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCor
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import load_space, space_key, space_reads
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.state import Receipt
@@ -49,14 +49,9 @@ def load_map(run: Run) -> ClusterMap:
     return ClusterMap(**run.arrays("cluster_map", "places"))
 
 
-def _sample(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(ids uint64 (n, 2), document rows int64 (n,)) of the documents on the map."""
-    rows = fit_rows(run, "map_fit", DOCUMENTS)
-    return run.records.text_ids(run.view.fragments)[rows], rows
-
-
 def _fit_map(run: Run) -> Mapping[str, bytes]:
-    ids, rows = _sample(run)
+    rows = fit_rows(run, "map_fit", DOCUMENTS)
+    ids = run.records.text_ids(run.view.fragments)[rows]
     fitted = asdict(fit(load_space(run).rows(run.view, rows), run.settings.seed))
     axes = fitted.pop("pca")
     return {ARRAYS: pack({**fitted, "mean": axes["mean"], "axes": axes["axes"], "ids": ids})}
@@ -67,12 +62,12 @@ def _map_clusters(run: Run) -> Made:
 
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     arrays = unpack(run.fit("map_fit")[ARRAYS])
-    # `explained` is only shown; the fit does not keep it.
-    axes = Pca(mean=arrays["mean"], axes=arrays["axes"], explained=0.0)
-    ids, rows = _sample(run)
+    rows = fit_rows(run, "map_fit", DOCUMENTS)
+    ids = run.records.text_ids(run.view.fragments)[rows]
     at = places(ids, arrays["ids"])
     new, xy = at < 0, arrays["xy"][at]
     if new.any():
+        axes = Pca(mean=arrays["mean"], axes=arrays["axes"])
         on = MapFit(pca=axes, points=arrays["points"], xy=arrays["xy"])
         xy[new] = place(load_space(run).rows(run.view, rows[new]), on)
     shown = ClusterMap(ids, xy, run.column("clusters", "labels")[rows], new.astype(np.uint8))
@@ -109,10 +104,6 @@ def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
     return {"cluster_map": Picture(picture, "map of the documents by cluster")}
 
 
-def _publish(run: Run, receipt: Receipt) -> None:
-    run.observed["fitted"] = run.receipt("map_fit").figures["fitted"]
-
-
 MAP_FIT: PinnedFit = PinnedFit(
     name="map_fit",
     version=3,
@@ -123,7 +114,7 @@ MAP_FIT: PinnedFit = PinnedFit(
     decided_by=lambda run: {
         "documents": DOCUMENTS,
         **MAP_FIT.given(run.settings),
-        "space": space_key(run),
+        "space": chosen_vectors(run).key,
         **fit_inputs(run, "map_fit"),
     },
     doing="fitting the map",
@@ -142,7 +133,7 @@ CLUSTER_MAP = WholeCorpus(
         *fit_reads(settings, "map_fit"),
     ),
     quotes=True,
-    publish=_publish,
+    publish=lambda run, receipt: run.observed.update(fitted=run.receipt("map_fit").figures["fitted"]),
     doing="drawing the cluster map",
     compute=_map_clusters,
     show=_show_cluster_map,

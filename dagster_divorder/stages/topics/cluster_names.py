@@ -20,7 +20,6 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.reader import Reader
 
 FILE = "names.json"
-
 DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
 CHARACTERS = 2_048
 """The sample: DOCUMENTS, or PER_CLUSTER documents a cluster if that is more, at most MAX_DOCUMENTS, each with its first
@@ -47,7 +46,7 @@ def load_names(run: Reader) -> list[str]:
 
 
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
-    from dagster_divorder.core.topics.terms import characteristic_terms, count_words, short_names
+    from dagster_divorder.core.topics import terms
 
     count = run.receipt("centroids").facts["k"]
     labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
@@ -59,19 +58,19 @@ def _name_clusters(run: Run) -> Mapping[str, bytes]:
     rank = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
     rows = rows[np.sort(by_label[np.argsort(rank, kind="stable")[: sample_size(count)]])]
     texts = beginnings(run.records, run.view, rows, CHARACTERS)
-    terms = characteristic_terms(count_words(texts), labels[rows], count)
     examples: list[list[str]] = [[] for _ in range(count)]
     for at in np.argsort(distances[rows], kind="stable").tolist():
         of_cluster = examples[labels[rows[at]]]
         if len(of_cluster) < EXAMPLES:
             line = " ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]
             of_cluster += [line] if line not in of_cluster else []
-    return {FILE: orjson.dumps({"names": short_names(terms), "terms": terms, "examples": examples})}
+    names = terms.cluster_names(terms.count_words(texts), labels[rows], count)
+    return {FILE: orjson.dumps({"names": names, "examples": examples})}
 
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=4,
+    version=5,
     asset=False,
     description="Names and examples of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),

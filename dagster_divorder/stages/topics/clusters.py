@@ -1,38 +1,101 @@
-"""clusters: assigns every document to the nearest of the pinned centroids.
+"""centroids and clusters: centroids fitted to a sample of the vectors, and every document's nearest one.
+
+With `refit.clusters = "auto"` the centroids are fitted again if the corpus has doubled, if hardly any of its documents
+are left, or if new documents lie too far from them, by more than chance. New documents are the ids in the corpus's
+sketch that the fit's sketch lacks: a random sample, whatever the number of runs that added them.
 
 Per document fragment: `labels` int32 (rows,), and `distances` float32 (rows,) to the centroid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
+import orjson
 
-from dagster_divorder.core.topics.cluster import ClusterFit, assign
+from dagster_divorder.core.sketch import SIZE, sketch
+from dagster_divorder.core.topics.cluster import DRIFT, ClusterFit, assign, fit, most_points
+from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
-from dagster_divorder.stages.topics.centroids import load_clusters
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_named
-from dagster_divorder.stages.topics.components import (
-    chosen_vectors,
-    load_space,
-    space_figures,
-    space_key,
-    space_reads,
-)
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
+from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.space import Space
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment
 
+MIN_NEW = 32
+"""With fewer new documents in the sketch there is no test of their distance."""
 SHOWN = 200
 """Clusters in the table: the first, which are the largest of the fit."""
 MAX_SHARE_WITHOUT_VECTOR = 0.01
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 """Most documents of the largest cluster: the share MAX_SHARE; with few clusters EVEN_TIMES an even share, up to
 NEARLY_ALL."""
+ARRAYS, INFO = "centroids.safetensors", "clusters.json"
+
+
+def asked_clusters(run: Run) -> int:
+    """The number of clusters: `clusters.k`, or for "auto" the number that k_calibration recommends."""
+    return run.settings.clusters.number or int(run.receipt("k_calibration").facts["recommended"])
+
+
+def _fit_centroids(run: Run) -> Mapping[str, bytes]:
+    k, space = asked_clusters(run), load_space(run)
+    rows = fit_rows(run, "centroids", min(most_points(k), space.most_rows(run.view)))
+    fitted = asdict(fit(space.rows(run.view, rows), k, seed=run.settings.seed, centre=space.centre))
+    arrays = {name: fitted.pop(name) for name in ("centre", "centroids", "sizes")}
+    return {ARRAYS: pack(arrays), INFO: orjson.dumps({"asked": k, **fitted})}
+
+
+def _clusters(files: Mapping[str, bytes]) -> ClusterFit:
+    info = orjson.loads(files[INFO])
+    return ClusterFit(**unpack(files[ARRAYS]), mean_distance=info["mean_distance"], note=info["note"])
+
+
+def load_clusters(run: Run) -> ClusterFit:
+    """The current clusters."""
+    return _clusters(run.fit("centroids"))
+
+
+def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
+    why = has_doubled(run, fitted)
+    if why or run.planning:
+        return why
+    now = sketch(run.corpus.ids())
+    covered = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
+    new = now[covered & ~np.isin(now, fitted.sketch)]
+    if len(new) < MIN_NEW:
+        return None
+    ids = run.records.text_ids(run.view.fragments)
+    rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.are_first)
+    clusters = _clusters(fitted.files)
+    _, distances = assign(load_space(run).rows(run.view, rows), clusters)
+    mean = float(distances.mean(dtype=np.float64))
+    # A few documents may lie far out by chance, and a new fit makes all later results again.
+    chance = 2 * float(distances.std(dtype=np.float64, ddof=1)) / len(distances) ** 0.5
+    if mean - chance <= DRIFT * clusters.mean_distance:
+        return None
+    return f"new documents lie {mean:.3f} from their centroids, documents of the fit {clusters.mean_distance:.3f}"
+
+
+def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
+    clusters, asked = _clusters(fitted.files), orjson.loads(fitted.files[INFO])["asked"]
+    notes, points = [clusters.note], int(clusters.sizes.sum())
+    if points < most_points(asked):
+        notes.append(
+            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {most_points(1)}, "
+            "the more the centroids depend on the sample"
+        )
+    note = "; ".join(filter(None, notes))
+    return {"k": len(clusters.centroids), "mean_distance": clusters.mean_distance, "note": note}
 
 
 def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
@@ -47,20 +110,14 @@ def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
-    centroids, documents = run.receipt("centroids"), run.corpus.records
-    fit, hint = centroids.facts, None
-    if fit["dims"] > documents and not run.settings.embedding.pca:
-        # With more dims than documents, all vectors are about equally far from each other.
-        few = max(1, min(50, documents // 2))
-        hint = f"{fit['dims']:,} dims for {documents:,} documents; embedding.pca = {few} may give clearer clusters"
+    centroids = run.receipt("centroids")
     return {
-        "k": fit["k"],
+        "k": centroids.facts["k"],
         "fitted": centroids.figures["fitted"],
-        "fit_documents": fit["documents"],
-        "fit_mean_distance": fit["mean_distance"],
-        "note": fit["note"],
-        **space_figures(run),
-        "hint": hint,
+        "fit_documents": centroids.facts["documents"],
+        "fit_mean_distance": centroids.facts["mean_distance"],
+        "note": centroids.facts["note"],
+        "vectors": chosen_vectors(run).stage,
     }
 
 
@@ -89,7 +146,6 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _documents_have_vectors(run: Run) -> Finding:
-    """Few of the clustered vectors are zero, since a document has no token or its vector is not finite."""
     from dagster_divorder.models.embed import NOT_FINITE
 
     view, stage = run.view, chosen_vectors(run).stage
@@ -98,11 +154,10 @@ def _documents_have_vectors(run: Run) -> Finding:
         flagged = np.broadcast_to(arrays.get("flagged", 0) == NOT_FINITE, len(arrays["vectors"]))
         not_finite += int(flagged.sum())
         zero += int((~flagged & ~arrays["vectors"].any(axis=1)).sum())
-    documents = len(view)
-    share = (zero + not_finite) / documents
+    share = (zero + not_finite) / len(view)
     return Finding(
         passed=share <= MAX_SHARE_WITHOUT_VECTOR,
-        text=f"Of {documents:,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
+        text=f"Of {len(view):,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
         f"{share:.2%}; expected at most {MAX_SHARE_WITHOUT_VECTOR:.0%}.",
         remedy=f"check the input and model of {stage}: documents without tokens have zero vectors; damaged weights or "
         "a checkpoint in too narrow a number type give vectors that are not finite",
@@ -124,11 +179,10 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
         # The note may say why there are fewer clusters than asked for.
         faults += filter(None, [run.receipt("centroids").facts["note"]])
+    fine = f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}"
     return Finding(
         passed=not faults,
-        text=f"{'; '.join(faults)}."
-        if faults
-        else f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}.",
+        text=f"{'; '.join(faults or [fine])}.",
         remedy="fit them again (divorder run --refit clusters), with more clusters if one holds most documents "
         '(clusters.k, or "auto"), with fewer if some are empty; boilerplate in most documents also makes one large '
         "cluster: look at the cluster map, and remove such text from the input; if all vectors are alike, the model's "
@@ -137,13 +191,42 @@ def _clusters_not_degenerate(run: Run) -> Finding:
     )
 
 
+CENTROIDS = PinnedFit(
+    name="centroids",
+    version=4,
+    asset=False,
+    description="Centroids of the clusters.",
+    reads=lambda settings: (
+        "raw_docs",
+        *space_reads(settings),
+        *([] if settings.clusters.number else ["k_calibration"]),
+        *fit_reads(settings, "centroids"),
+    ),
+    settings=("clusters", "seed"),
+    decided_by=lambda run: {
+        "space": chosen_vectors(run).key,
+        "k": asked_clusters(run),
+        "seed": run.settings.seed,
+        **fit_inputs(run, "centroids"),
+    },
+    doing="fitting clusters",
+    compute=_fit_centroids,
+    refit="clusters",
+    drift=_centroids_drift,
+    tentative="new documents lie too far from the centroids",
+    facts=_centroids_facts,
+)
+
 CLUSTERS = PerDocument(
     name="clusters",
     version=6,
     description="The cluster of every document: `clusters.k` clusters by k-means (vectors: `embedding.kind`), named by "
     "their characteristic words. Centroids and names are pinned; `fitted` says whether and why they were made again.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "centroids"),
-    decided_by=lambda run: {"space": space_key(run), "centroids": run.receipt("centroids").version},
+    decided_by=lambda run: {
+        "space": chosen_vectors(run).key,
+        "centroids": run.receipt("centroids").version,
+    },
     then=("cluster_names",),
     doing="assigning to clusters",
     compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,15 +24,13 @@ from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.models.batches import release
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
-from dagster_divorder.settings.sections import Deep
 from dagster_divorder.stages.corpus.ids import own_ids
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
@@ -51,9 +48,6 @@ if TYPE_CHECKING:
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 Result = TypeVar("Result")
 
-IDS_SHOWN = 20
-"""Most ids of flagged documents in the figures."""
-
 
 def _embed_of(run: Run) -> Embed:
     model = load_deep_model(run)
@@ -62,7 +56,7 @@ def _embed_of(run: Run) -> Embed:
             f"{model.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
             "pooled hidden states"
         )
-    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep)
+    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep.max_tokens)
     return Embed(
         **embed_fields(run, model),
         spec=call_on_a_worker(run, read),
@@ -81,7 +75,7 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
         "engine": model.engine,
         "vocabulary": model.vocabulary,
         # Products of the bootstrap's narrow decoder are too small to be shared by threads.
-        "threads": 1 if model.figures else count_workers(run.settings.engine.workers if local else 0),
+        "threads": 1 if model.narrow else count_workers(run.settings.engine.workers if local else 0),
     }
 
 
@@ -93,20 +87,17 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     return result
 
 
-def _read_spec(store: Store, model: str | Path, deep: Deep, device: Device) -> EmbeddingSpec:
-    """What the settings resolve to on a machine that computes, for an `engine.device`."""
-    return read_spec(model_path(store, model), max_tokens=deep.max_tokens, device=device)
+def _read_spec(store: Store, model: str | Path, max_tokens: int, device: Device) -> EmbeddingSpec:
+    return read_spec(model_path(store, model), max_tokens=max_tokens, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VectorsOfAModel(PerDocument):
-    """Vectors that a model computes. Progress counts tokens, and figures include their rate. `compute` returns an
-    `Embed`."""
+    """Vectors that a model computes. Progress counts tokens. `compute` returns an `Embed`."""
 
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        workers = self.needs(run, works)["workers"] or 1
         total = ModelWork()
         with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
             try:
@@ -117,13 +108,7 @@ class VectorsOfAModel(PerDocument):
                 _free(embed.spec.device)
         if total["out_of_memory"]:
             run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
-        seconds = total["nanoseconds"] / 1e9 / min(workers, len(works))
-        run.observed |= {
-            "tokens_per_second": round(total["tokens"] / seconds, 1) if total["tokens"] else None,
-            "padding": round(1 - total["tokens"] / total["positions"], 4) if total["tokens"] else None,
-            "batches": total["batches"],
-            "out_of_memory": total["out_of_memory"],
-        }
+        run.observed["out_of_memory"] = total["out_of_memory"]
 
 
 def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: Any) -> VectorsOfAModel:
@@ -181,8 +166,7 @@ class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
     tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
-    are the model's own. limit: most positions of a batch
-    that fit, None if all did.
+    are the model's own. limit: most positions of a batch that fit, None if all did.
     """
 
     records: Records = field(compare=False)
@@ -229,17 +213,14 @@ class Embed:
     ) -> tuple[dict[str, np.ndarray], ModelWork]:
         """As a call, in this process alone."""
         embedder = _embedder(self)
-        start = time.perf_counter_ns()
-        tokens = self.read_tokens(fragment)
+        tokens = (
+            self.tokens.read(fragment)
+            if self.engine is None
+            else tokenize(self.records, self.tokenizer, self.engine, fragment)
+        )
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         arrays = {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
-        return arrays, embedded.work + ModelWork(nanoseconds=time.perf_counter_ns() - start)
-
-    def read_tokens(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        """A fragment's documents in the model's own tokens: `ids` end to end, `lengths` int64 (rows,)."""
-        if self.engine is None:
-            return self.tokens.read(fragment)
-        return tokenize(self.records, self.tokenizer, self.engine, fragment)
+        return arrays, embedded.work
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
@@ -296,7 +277,6 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
         "model": model,
         "dim": files.read(run.view.fragments[0])["vectors"].shape[1],
         "max_tokens": spec.window,
-        "own_tokens": spec.window - spec.room,
         "device": spec.device,
         "dtype": spec.dtype,
         "tokens": int(tokens.sum()),
@@ -311,16 +291,13 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
             "deep.model to another model"
         )
     if len(flags):
-        ids = run.records.text_ids(run.view.fragments)
         # Equal texts are named once.
-        rows = flags[run.are_first[flags]][:IDS_SHOWN]
-        names = own_ids(run, rows)
-        shown = [name or id_ for name, id_ in zip(names, hex_ids(ids[rows]), strict=True)]
+        rows = flags[run.are_first[flags]][:3]
+        ids = hex_ids(run.records.text_ids(run.view.fragments)[rows])
+        shown = ", ".join(name or id_ for name, id_ in zip(own_ids(run, rows), ids, strict=True))
         run.progress.note(
-            f"{len(flags):,} documents have no finite {noun} and {instead}: "
-            f"{', '.join(shown[:3])}{', ...' if len(flags) > 3 else ''}"
+            f"{len(flags):,} documents have no finite {noun} and {instead}: {shown}{', ...' if len(flags) > 3 else ''}"
         )
-        figures["flagged_ids"] = shown
     return {**figures, "flagged_documents": len(flags)}
 
 
@@ -335,6 +312,5 @@ DEEP_EMBEDDINGS = vectors_of_a_model(
     figures=lambda run, files: {
         "pooling": run.memo["made"]["made"]["spec"]["pooling"],
         **vector_figures(run, files, "count as documents without tokens"),
-        **load_deep_model(run).figures,
     },
 )

@@ -2,8 +2,8 @@
 model.
 
 The decoder is made when a stage first needs it, and then pinned. It is made again only if the base model or the
-seed changes, or `refit.decoder` asks for it. For a checkpoint the fit holds fingerprints of its content, and its
-tokenizer if it is another one than the base model's.
+seed changes. For a checkpoint the fit holds fingerprints of its content, and its tokenizer if it is another one than
+the base model's.
 """
 
 from __future__ import annotations
@@ -16,50 +16,40 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dagster_divorder.core.vectors.pool import pool, token_weights
+from dagster_divorder.core.vectors.pool import token_weights
 from dagster_divorder.corpus.sample import MAX_DOCUMENTS, sample_texts
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import (
     CONFIG,
     POOLING,
     TOKENIZER,
-    embedding_table,
     locate,
     tokenizer_fingerprint,
     weight_files,
 )
 from dagster_divorder.models.pretrained import save_tokenizer
 from dagster_divorder.models.tokenize import SAMPLE_BYTES, load_encoder
-from dagster_divorder.pipeline.fit import PinnedFit, another_corpus
+from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpoint
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_reads, fit_rows
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
 STAGE = "deep_model"
-HALF_TOKENS = 2_000_000
-"""Tokens of halves of documents that show the decoder what halves share: more make better vectors."""
-SPAN = 128
-"""Most tokens of a document's half that are read."""
-SHORTEST = 8
-"""Fewest tokens of a half; shorter documents are left out."""
 
-WHOLE_BYTES = 4 << 30
-"""Weights up to this size are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
-SAMPLES = 256
-BLOCK_BYTES = 1 << 20
+WHOLE_BYTES, SAMPLES, BLOCK_BYTES = 4 << 30, 256, 1 << 20
+"""Weights up to WHOLE_BYTES are hashed whole (1 to 4 s); of larger ones the size, beginning, end and SAMPLES blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeepModel:
     """A loaded model. directory: an ordinary Hugging Face checkpoint, which other machines find at `place`.
     fingerprint: of its content. tokenizer: the fit that holds its tokenizer. engine: runs it; None if its tokens are
-    those of token_counts. vocabulary: number of ids of the tokenizer. figures: of the bootstrap decoder, empty for a
-    checkpoint."""
+    those of token_counts. vocabulary: number of ids of the tokenizer. narrow: the bootstrap decoder."""
 
     place: str | Path
     directory: Path
@@ -67,7 +57,7 @@ class DeepModel:
     tokenizer: str
     engine: Any
     vocabulary: int
-    figures: dict[str, Any]
+    narrow: bool
 
 
 def load_deep_model(run: Run) -> DeepModel:
@@ -86,7 +76,7 @@ def load_deep_model(run: Run) -> DeepModel:
         tokenizer=receipt.files["fit"],
         engine=facts["engine"],
         vocabulary=facts["vocabulary"],
-        figures=facts["figures"],
+        narrow="directory" not in facts,
     )
 
 
@@ -144,20 +134,13 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.models.decoder import make_decoder
 
     base, checkpoint = load_base_model(run), _checkpoint(run)
-    info = {
-        "tokenizer": base.info["tokenizer"],
-        "engine": None,
-        "vocabulary": base.info["vocabulary"],
-        "figures": {},
-    }
+    info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None}
     if not checkpoint:
         # Bytes of the token table; the decoder's own weights are small.
         size = 4 * len(base.document_frequency) * base.info["dim"]
         weights = token_weights(base.document_frequency, base.documents, "idf")
-        means, tokens = halves(run, fit_rows(run, STAGE), embedding_table(base.directory).weights, weights)
         with run.store.scratch(size, "the decoder") as folder:
-            made = make_decoder(base.directory, folder, weights, means, seed=run.settings.seed)
-            info["figures"] = {**made, "tokens": tokens, "documents": means.shape[1]}
+            make_decoder(base.directory, folder, weights, seed=run.settings.seed)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
     with run.store.scratch(what="the tokenizer") as folder:
@@ -171,44 +154,24 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
         return {**{path.name: path.read_bytes() for path in folder.iterdir()}, INFO: orjson.dumps(info)}
 
 
-def halves(run: Run, rows: np.ndarray, table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, int]:
-    """(vectors of a span from each half of the first documents of `rows`, float32 (2, P, D); tokens of all spans)."""
-    view, counts = run.view, run.files("token_counts")
-    span = np.minimum(counts.column(view.fragments, "lengths")[rows] // 2, SPAN)
-    rows, span = rows[span >= SHORTEST], span[span >= SHORTEST]
-    kept = int(np.searchsorted(np.cumsum(2 * span), HALF_TOKENS, side="right"))
-    rows, span = rows[:kept], span[:kept]
-    means = np.zeros((2, kept, table.shape[1]), np.float32)
-    for places, inside, stored in counts.at(view.fragments, rows):
-        lengths = stored["lengths"]
-        begins, middle = (np.cumsum(lengths) - lengths)[inside], lengths[inside] // 2
-        count = span[places]
-        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        for half, first in enumerate((begins, begins + middle)):
-            means[half, places] = pool(stored["ids"][np.repeat(first, count) + within], count, table, weights)
-    return means, int(2 * span.sum())
-
-
 def _decided_by(run: Run) -> dict[str, Any]:
     checkpoint, base = _checkpoint(run), run.receipt("base_model")
     if checkpoint:
         named = id_and_revision(run.settings.deep_model)
         return {"model": named, "checkpoint": checkpoint["content"], "tokenizer": base.facts["tokenizer"]}
-    return {"base_model": base.version, "learnt": [HALF_TOKENS, run.settings.seed], **fit_inputs(run, STAGE)}
+    return {"base_model": base.version, "seed": run.settings.seed}
 
 
 DEEP_MODEL = PinnedFit(
     name=STAGE,
-    version=3,
+    version=4,
     asset=False,
     description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
-    reads=lambda settings: ("raw_docs", "base_model", "token_counts", *fit_reads(settings, STAGE)),
+    reads=lambda settings: ("raw_docs", "base_model", *fit_reads(settings, STAGE)),
     settings=("model", "deep.model", "seed"),
     decided_by=_decided_by,
     doing="making the deep model",
     check=lambda run: locate_model(run.settings),
     compute=_make_deep_model,
-    refit="decoder",
-    drift=another_corpus,
     facts=lambda run, fitted: {**orjson.loads(fitted.files[INFO]), **_checkpoint(run)},
 )

@@ -1,7 +1,6 @@
 """external_embeddings: the vectors of the user's own file (`embedding.path`), L2-normalised, by document.
 
-Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row; 0 if no
-record of the input had the document then, so that the file had no row for it.
+Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row.
 
 The key names the vectors in the file when it was first read; later runs find it by the stored hashes. A file that has
 grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. Every run
@@ -23,7 +22,7 @@ import xxhash
 
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.vectors.unit import unit_rows
-from dagster_divorder.corpus.vectors import Block, VectorFile, open_vectors, row_hashes
+from dagster_divorder.corpus.vectors import VectorFile, open_vectors, row_hashes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
@@ -34,7 +33,7 @@ from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import Fragment, View, spans
+from dagster_divorder.store.view import Fragment, spans
 
 STAGE = "external_embeddings"
 TENTATIVE = "a known document has another vector in embedding.path"
@@ -56,8 +55,7 @@ class _ExternalEmbeddings(PerDocument):
         if not take.vectors.column:
             yield from self.compute_with(take, run, key, works)
             return
-        wanted = np.concatenate([take.row[_records(take.inside, work.new)] for work in works])
-        rows = distinct_values(wanted[wanted >= 0])
+        rows = distinct_values(np.concatenate([take.row[take.inside(work.new)] for work in works]))
         size = len(rows) * take.vectors.dims * take.vectors.dtype.itemsize
         with run.store.scratch(size, "a copy of new vectors") as folder:
             copied = replace(take, vectors=take.vectors.copy(rows, folder / "vectors"), rows=rows)
@@ -71,8 +69,8 @@ class _ExternalEmbeddings(PerDocument):
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The user's file as read. read_as: hash of the state of file and input, and of the settings. facts: its content.
-    key: names its vectors. Of each record: `row` int64, the row of the file with the vector of its text, -1 if there is
-    none; `source` uint64, that row's hash, 0 if there is none; empty unless this run has read the file."""
+    key: names its vectors. Of each record: `row` int64, the row of the file with the vector of its text; `source`
+    uint64, that row's hash; empty unless this run has read the file."""
 
     read_as: str
     facts: Mapping[str, Any]
@@ -98,7 +96,7 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
         run.observed["read"] = "no: it has not changed"
         return _Reading(read_as, last.facts, last.key)
     # A plan may have no view: then the file is not read.
-    row, source, unmatched, disagreeing = _scan(run, run.view, file)
+    row, source, unmatched = _scan(run, file)
     key, why = _key(run, file, source, last)
     facts = {
         "path": str(file.path),
@@ -108,8 +106,6 @@ def _reading(stage: PerDocument, run: Run) -> _Reading:
         "rows": file.rows,
         "read": why,
         "rows_of_no_document": unmatched,
-        "copies_with_other_vectors": disagreeing,
-        "zero_vectors": int((source == row_hashes(np.zeros((1, file.dims), file.dtype))).sum()),
     }
     return _Reading(read_as, facts, key, row, source)
 
@@ -149,37 +145,33 @@ def _open_file(settings: Settings) -> VectorFile:
 @dataclass(frozen=True, slots=True)
 class _Take:
     """Takes the vectors of a fragment's documents from the user's file `vectors`, or from a copy of some of its `rows`,
-    int64 rising. row, source: see `_Reading`. inside: the records of each fragment."""
+    int64 rising. row, source: see `_Reading`. spans: the records of each fragment."""
 
     path: Path
     row: np.ndarray
     source: np.ndarray
-    inside: Mapping[str, slice]
+    spans: Mapping[str, slice]
     vectors: VectorFile
     rows: np.ndarray | None = None
 
     def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        inside = _records(self.inside, fragment)
-        row, source = self.row[inside], self.source[inside]
-        wanted = row[row >= 0]
+        inside = self.inside(fragment)
+        wanted, source = self.row[inside], self.source[inside]
         taken = self.vectors.take(wanted if self.rows is None else np.searchsorted(self.rows, wanted))
-        if not np.array_equal(row_hashes(taken), source[row >= 0]):
+        if not np.array_equal(row_hashes(taken), source):
             raise InputError(f"{self.path} changed while it was read; run again")
-        units = np.zeros((len(row), self.vectors.dims), np.float32)
-        units[row >= 0] = unit_rows(taken)
-        return {"vectors": units, "source": source}
+        return {"vectors": unit_rows(taken), "source": source}
+
+    def inside(self, fragment: Fragment) -> slice | np.ndarray:
+        """The records of a fragment, or those that it stands for."""
+        whole = self.spans[fragment.name]
+        return whole if fragment.picks is None else whole.start + fragment.picks
 
 
 def _take(run: Run) -> _Take:
     reading, file, fragments = run.memo["reading"], _open_file(run.settings), run.view.fragments
     inside = dict(zip([fragment.name for fragment in fragments], spans(fragments), strict=True))
     return _Take(file.path, reading.row, reading.source, inside, file)
-
-
-def _records(inside: Mapping[str, slice], fragment: Fragment) -> slice | np.ndarray:
-    """The records of a fragment, or those that it stands for."""
-    whole = inside[fragment.name]
-    return whole if fragment.picks is None else whole.start + fragment.picks
 
 
 def _key(run: Run, file: VectorFile, source: np.ndarray, last: Receipt | None) -> tuple[str, str]:
@@ -204,19 +196,17 @@ def _key(run: Run, file: VectorFile, source: np.ndarray, last: Receipt | None) -
     return f"{_CODE}{content_hash(file.dims, content)}", why
 
 
-def _scan(run: Run, view: View, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Read the file once: (`row`, `source` of `_Reading`; rows without a document; records whose vector differs from
-    the one of the first record with the same text).
+def _scan(run: Run, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int]:
+    """Read the file once: (`row`, `source` of `_Reading`; rows without a document). Records with one text share the
+    vector of the first.
 
     Raises:
         InputError: a vector holds NaN or infinity, an id occurs with two vectors, or documents have no vector.
     """
-    # Records with one text share the vector of the first.
     first = run.copies
     records = keyed_records(run, file.keyed_by, file.path)
-    row = np.full(len(view), -1, np.int64)
-    source = np.zeros(len(view), np.uint64)
-    copies: list[tuple[np.ndarray, np.ndarray]] = []
+    row = np.full(len(first), -1, np.int64)
+    source = np.zeros(len(first), np.uint64)
     unmatched = 0
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
@@ -224,9 +214,14 @@ def _scan(run: Run, view: View, file: VectorFile) -> tuple[np.ndarray, np.ndarra
             record = records.find(block.first, block.keys)
             document = np.where(record < 0, -1, first[record])
             unmatched += int((document < 0).sum())
-            _check_finite(file, block, document >= 0)
-            leads = (document >= 0) & (document == record)
-            at = np.flatnonzero(leads)
+            for bad in np.flatnonzero((document >= 0) & ~np.isfinite(block.vectors).all(axis=1))[:1]:
+                column = int(np.isfinite(block.vectors[bad]).argmin())
+                raise InputError(
+                    f"{file.path}: row {block.first + bad} (counted from 0) holds {block.vectors[bad, column]} in "
+                    f"column {column}; expected finite numbers: embed that document again, or write zeros, which have "
+                    "no direction"
+                )
+            at = np.flatnonzero((document >= 0) & (document == record))
             led = document[at]
             # Reversed, because numpy keeps the last of several values for one place, and the first is wanted.
             new = row[led] < 0
@@ -239,38 +234,20 @@ def _scan(run: Run, view: View, file: VectorFile) -> tuple[np.ndarray, np.ndarra
                     f"{'' if name is None else f' ({name!r})'} and different vectors; expected one vector for each: "
                     "leave out one of the rows"
                 )
-            other = ~leads & (document >= 0)
-            copies.append((document[other], hashes[other]))
             advance(len(hashes))
     if unmatched:
         run.progress.note(f"rows of {file.path} that belong to no record and are not used: {unmatched:,}")
     row, source = row[first], source[first]
-    lacking = row < 0
-    if lacking.any():
+    lacking = np.flatnonzero(row < 0)
+    if len(lacking):
         ids = run.records.text_ids(run.view.fragments)
-        name = own_ids(run, np.flatnonzero(lacking)[:1])[0] if file.keyed_by == "id" else None
-        shown = f"doc_id {to_bytes(ids[lacking][:1]).hex()}" if name is None else f"id {name!r}"
+        name = own_ids(run, lacking[:1])[0] if file.keyed_by == "id" else None
+        shown = f"doc_id {to_bytes(ids[lacking[:1]]).hex()}" if name is None else f"id {name!r}"
         raise InputError(
-            f"{file.path} has no vector for {int(lacking.sum()):,} of {len(row):,} records, "
-            f"the first is {shown}; expected one for each: embed them and add their rows"
+            f"{file.path} has no vector for {len(lacking):,} of {len(row):,} records, the first is {shown}; expected "
+            "one for each: embed them and add their rows"
         )
-    disagreeing = sum(int((source[documents] != hashes).sum()) for documents, hashes in copies)
-    return row, source, unmatched, disagreeing
-
-
-def _check_finite(file: VectorFile, block: Block, of_documents: np.ndarray) -> None:
-    """Check that no row of a document holds NaN or infinity. of_documents: bool (n,).
-
-    Raises:
-        InputError: the first row that does.
-    """
-    for row in np.flatnonzero(of_documents & ~np.isfinite(block.vectors).all(axis=1))[:1]:
-        column = int(np.isfinite(block.vectors[row]).argmin())
-        raise InputError(
-            f"{file.path}: row {block.first + row} (counted from 0) holds {block.vectors[row, column]} in column "
-            f"{column}; expected finite numbers: embed that document again, or write zeros, "
-            "which have no direction"
-        )
+    return row, source, unmatched
 
 
 EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(

@@ -5,7 +5,7 @@ Per document fragment: `vectors` float32 (rows, K), zero for a document without 
 token, or its loss or gradient is not finite); `tokens` int64 (rows,), its length in the model's own tokens; `flagged`
 uint8 (rows,), see `models.embed`. Choices leave out documents that are NOT_FINITE.
 
-The stage key holds device and dtype, as in deep_embeddings, and the names of the parameters.
+The stage key holds device and dtype, as in deep_embeddings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from dagster_divorder.stages.topics.deep_embeddings import (
 from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.stages import StageFiles
 
 if TYPE_CHECKING:
     from dagster_divorder.models.deep import Model
@@ -44,45 +43,32 @@ MAX_TOKENS = 768
 def gradients_of(run: Run) -> Gradients:
     """The function that the engine's machines run under these settings."""
     model, settings = load_deep_model(run), run.settings
-    setting = "deep.model" if settings.deep.model else "model.base"
-    spec, parameters = call_on_a_worker(run, partial(_read, run.store, model.place, setting))
     return Gradients(
         **embed_fields(run, model),
-        spec=spec,
-        dims=min(DIMS, sum(parameters.values())),
+        spec=call_on_a_worker(run, partial(_read, run.store, model.place)),
+        dims=DIMS,
         seed=settings.seed,
-        parameters=tuple(parameters.items()),
-        setting=setting,
+        setting="deep.model" if settings.deep.model else "model.base",
     )
 
 
-def _read(
-    store: Store, model: str | Path, setting: str, device: Device
-) -> tuple[EmbeddingSpec, dict[str, int]]:
-    """What the settings resolve to on a machine that computes: (how the model reads documents, name -> size of
-    parameters whose gradients are taken)."""
-    from dagster_divorder.models.gradients import describe
-
-    directory = model_path(store, model)
-    spec = read_spec(directory, pooling="last", device=device)
+def _read(store: Store, model: str | Path, device: Device) -> EmbeddingSpec:
+    """How the model reads documents on a machine that computes."""
+    spec = read_spec(model_path(store, model), pooling="last", device=device)
     # No suffix, because a truncated text does not end there.
-    window = min(spec.window, len(spec.prefix) + MAX_TOKENS)
-    return replace(spec, suffix=(), window=window), describe(directory, layers=LAYERS, setting=setting)
+    return replace(spec, suffix=(), window=min(spec.window, len(spec.prefix) + MAX_TOKENS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
-    """Computes the gradients of a fragment's documents with respect to `parameters` (names and sizes). setting:
-    names the model."""
+    """Computes the gradients of a fragment's documents. setting: names the model."""
 
     dims: int
     seed: int
-    parameters: tuple[tuple[str, int], ...]
     setting: str
 
     def recipe(self) -> dict[str, Any]:
-        projection = {"dims": self.dims, "seed": self.seed, "parameters": dict(self.parameters)}
-        return {**Embed.recipe(self), **projection}
+        return {**Embed.recipe(self), "projection": [self.dims, self.seed], "blocks": LAYERS}
 
     def load(self) -> Model:
         from dagster_divorder.models.gradients import load
@@ -98,25 +84,18 @@ class Gradients(Embed):
         )
 
 
-def _gradient_embeddings_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    parameters = run.memo["made"]["made"]["parameters"]
-    return {
-        **vector_figures(run, files, "are kept out of every choice", noun="gradient"),
-        "blocks": LAYERS,
-        "parameters": sum(parameters.values()),
-        "parameters_of": sorted(parameters),
-    }
-
-
 GRADIENT_EMBEDDINGS = vectors_of_a_model(
     "gradient_embeddings",
     gradients_of,
-    version=1,
+    version=2,
     description="One vector a document: the gradient of its loss in the last blocks of a language model, projected at "
     "random, L2-normalised. It shows what training on the document would change.",
     settings=("deep.model", "engine.device", "seed"),
     # Refits cost as much as training on the corpus, so they need a request.
     when=lambda settings: settings.selects,
     doing="taking gradients",
-    figures=_gradient_embeddings_figures,
+    figures=lambda run, files: {
+        **vector_figures(run, files, "are kept out of every choice", noun="gradient"),
+        "blocks": LAYERS,
+    },
 )

@@ -19,8 +19,7 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Table
-from dagster_divorder.stages.topics.centroids import SAMPLE_BYTES
-from dagster_divorder.stages.topics.components import load_space, space_figures, space_key, space_reads
+from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
@@ -37,7 +36,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     space, tried = load_space(run), run.settings.clusters.tried
     documents = int(run.receipt("raw_docs").facts["texts"])
     values = [k for k in tried if k <= documents] or [documents]
-    most = min(max(SAMPLE, most_points(values[-1])), space.most_rows(run.view, SAMPLE_BYTES))
+    most = min(max(SAMPLE, most_points(values[-1])), space.most_rows(run.view))
     vectors = space.rows(run.view, records_by_text(run.records, run.view, most))
     sample = vectors[:SAMPLE]
     between = distances(sample - sample.mean(axis=0) if space.centre else sample)
@@ -100,7 +99,7 @@ K_CALIBRATION = PinnedFit(
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
     settings=("clusters", "seed"),
     decided_by=lambda run: {
-        "space": space_key(run),
+        "space": chosen_vectors(run).key,
         "tried": run.settings.clusters.tried,
         "seed": run.settings.seed,
     },
@@ -114,7 +113,7 @@ K_CALIBRATION = PinnedFit(
             name: receipt.facts[name]
             for name in ("recommended", "best_silhouette", "measured_documents", "notes")
         },
-        **space_figures(run),
+        "vectors": chosen_vectors(run).stage,
     },
     show=_show_k_calibration,
 )

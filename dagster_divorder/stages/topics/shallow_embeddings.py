@@ -19,13 +19,6 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
 
-def _weights(run: Run) -> np.ndarray:
-    from dagster_divorder.core.vectors.pool import token_weights
-
-    model = load_base_model(run)
-    return token_weights(model.document_frequency, model.documents, run.settings.embedding.pooling)
-
-
 def pool_tokens(
     files: StageFiles, table: np.ndarray, weights: np.ndarray, fragment: Fragment
 ) -> dict[str, np.ndarray]:
@@ -38,8 +31,11 @@ def pool_tokens(
 
 
 def _embed_by_token_table(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
-    files, table = run.files("token_counts").listed(), load_base_model(run).table()
-    return partial(pool_tokens, files, table, _weights(run))
+    from dagster_divorder.core.vectors.pool import token_weights
+
+    model = load_base_model(run)
+    weights = token_weights(model.document_frequency, model.documents, run.settings.embedding.pooling)
+    return partial(pool_tokens, run.files("token_counts").listed(), model.table(), weights)
 
 
 SHALLOW_EMBEDDINGS = PerDocument(
