@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, pairwise
 from typing import Any
 
 import xxhash
 
-from dagster_divorder.chats.document import Chat, Conversation, Pair
+from dagster_divorder.chats.document import Chat, Conversation, Pair, common, tool_name
 from dagster_divorder.errors import InputError
 
 Message = Mapping[str, Any]
@@ -98,7 +98,8 @@ class ChatTemplate:
         self.template = TODAY.sub(lambda call: repr(DATE.strftime(call[2])), template)
         if re.search(r"strftime_now\(", self.template):
             raise InputError(
-                'the chat template prints today\'s date; expected its form as a string, such as strftime_now("%Y-%m-%d")'
+                "the chat template prints today's date in a form that is not a string; expected one such as "
+                "strftime_now('%Y-%m-%d')"
             )
         self.marked = MARK.search(template) is not None
         self.with_tools = with_tools and ChatTemplate(
@@ -116,7 +117,10 @@ class ChatTemplate:
     @property
     def templates(self) -> dict[str, str]:
         """The templates by their names in transformers."""
-        return {"default": self.template, **({WITH_TOOLS: self.with_tools.template} if self.with_tools else {})}
+        return {
+            "default": self.template,
+            **({WITH_TOOLS: self.with_tools.template} if self.with_tools else {}),
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -158,20 +162,28 @@ class ChatTemplate:
             return self.with_tools.render(messages, tools)
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         text, marks = self._rendered(messages, tools, return_assistant_tokens_mask=self.marked)
-        if self.marked:
-            spans = [(first, last) for first, last in marks if first < last]
-            turns = self._marked_turns(text, spans, messages, answers, tools)
-        else:
+        spans = [(first, last) for first, last in marks if first < last]
+        if self.marked and not spans:
+            raise InputError("the chat template marks no part of the conversation as the assistant's")
+        turns = [(span,) for span in spans]
+        if len(spans) != len(answers) or not all(
+            _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
+            for number, (first, last) in zip(answers, spans, strict=True)
+        ):
             turns = [(turn,) for turn in self._located(text, messages, answers, tools)]
+            if self.marked:
+                # A template may mark several parts of a turn, or none.
+                bounds = pairwise([0, *(end for ((_, end),) in turns[:-1]), len(text)])
+                turns = [tuple(span for span in spans if first <= span[0] < last) for first, last in bounds]
         # What a template leaves out would be silently missing.
-        if unwritten := [name for name in map(_tool_name, tools or ()) if name not in text]:
+        if unwritten := [name for name in map(tool_name, tools or ()) if name not in text]:
             raise InputError(
                 f"the chat template does not write the record's tool {unwritten[0]!r}; use a template that writes "
                 "tools, or remove the field tools"
             )
         for number, turn in zip(answers, turns, strict=True):
             message, said = messages[number], "".join(text[first:last] for first, last in turn)
-            names = map(_tool_name, message.get("tool_calls") or ())
+            names = map(tool_name, message.get("tool_calls") or ())
             if unwritten := [name for name in names if name not in said]:
                 raise InputError(
                     f"the chat template does not write the call of {unwritten[0]!r} into its answer; use a template "
@@ -184,29 +196,6 @@ class ChatTemplate:
                     f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
                 )
         return Rendered(text, tuple(turns))
-
-    def _marked_turns(
-        self,
-        text: str,
-        spans: Sequence[Span],
-        messages: Sequence[Message],
-        answers: Sequence[int],
-        tools: Sequence[Any] | None,
-    ) -> list[tuple[Span, ...]]:
-        """The spans of a template's marks, by answer."""
-        if not spans:
-            raise InputError("the chat template marks no part of the conversation as the assistant's")
-        if len(spans) == len(answers) and all(
-            _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
-            for number, (first, last) in zip(answers, spans, strict=True)
-        ):
-            return [(span,) for span in spans]
-        # A template may mark several parts of a turn, or none.
-        ends = [end for _, end in self._located(text, messages, answers, tools)]
-        return [
-            tuple(span for span in spans if lower <= span[0] < upper)
-            for lower, upper in pairwise([0, *ends[:-1], len(text)])
-        ]
 
     def _located(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
@@ -249,20 +238,19 @@ class ChatTemplate:
             asked = asked if before < asked <= start else before
             found = ((text.find(each, asked, start + len(each) - 1), each) for each in self._openings)
             first = next((at + len(opening) for at, opening in found if at >= 0), None)
-            if first is None:
+            if first is None and last is not None:
                 # A template may write no header here, for example after the results of calls.
-                at = 0 if last is None else places[last]
-                written = (
-                    self._tried(messages[:number], tools, prompt=True)
-                    if last is None
-                    else behind(last, number, prompt=True)
-                )
+                written, at = behind(last, number, prompt=True), places[last]
                 if written and at + len(written) >= before and text.startswith(written, at):
                     first = at + len(written)
             if calls:
                 # What a last message ends with may differ.
                 end = self._same(text, behind(number, number + 1, prompt=False), start)
-            if (first is None or start + len(_tool_name(calls[0])) >= end) if calls else first is None and start == end:
+            if (
+                (first is None or start + len(tool_name(calls[0])) >= end)
+                if calls
+                else first is None and start == end
+            ):
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
@@ -278,7 +266,10 @@ class ChatTemplate:
     @cached_property
     def _prompt(self) -> str:
         """The generation prompt; "" if the template has none."""
-        asked, tools = self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0], self._probe_tools
+        asked, tools = (
+            self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0],
+            self._probe_tools,
+        )
         return asked[self._same(asked, self._rendered([QUESTION], tools)[0]) :]
 
     @cached_property
@@ -321,8 +312,7 @@ class ChatTemplate:
     def _same(self, text: str, other: str, start: int = 0) -> int:
         """The end of what is the same in a text from `start` on and in another, not inside a control token of the
         text."""
-        letters = zip(text[start : start + len(other)], other, strict=False)
-        same = start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], letters))
+        same = start + common(text[start : start + len(other)], other)
         token = next((token for token in self._controls.finditer(text, start) if token.end() > same), None)
         return min(same, token.start()) if token else same
 
@@ -335,23 +325,23 @@ class ChatTemplate:
         return ""
 
     def _rendered(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, **options: Any
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        *,
+        in_parts: bool | None = None,
+        **options: Any,
     ) -> tuple[str, list[Span]]:
         """(the text of a conversation; the spans of its marks, if they are asked for)."""
-        return self._render(self.given(messages), tools, **options)
-
-    def given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages as the template reads them."""
-        # As in transformers, templates do not see null values.
-        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
-        return [_in_parts(message) for message in given] if self._takes_parts else given
-
-    def _render(
-        self, given: list[dict[str, Any]], tools: Sequence[Any] | None, **options: Any
-    ) -> tuple[str, list[Span]]:
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        # As in transformers, templates do not see null values.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        if self._takes_parts if in_parts is None else in_parts:
+            for message in given:
+                if isinstance(content := message.get("content"), str):
+                    message["content"] = [{"type": "text", "text": content}]
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
             texts, marks = render_jinja_template([given], chat_template=self.template, **named)
@@ -367,9 +357,9 @@ class ChatTemplate:
             InputError: the template writes the content of a question in neither form.
         """
         with suppress(InputError):
-            if ASKED in self._render([dict(QUESTION)], self._probe_tools)[0]:
+            if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=False)[0]:
                 return False
-        if ASKED in self._render([_in_parts(QUESTION)], self._probe_tools)[0]:
+        if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=True)[0]:
             return True
         raise InputError(
             "the chat template does not write the user's messages; expected the content of every message"
@@ -406,19 +396,6 @@ def _cut(message: Message) -> int:
     content = _content(message)
     in_half = 0 if message["role"] == "assistant" else (len(content.strip()) + 1) // 2
     return len(content.rstrip()) - in_half
-
-
-def _tool_name(tool: Any) -> str:
-    """The name of a tool or of a called tool; "" if it has none."""
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) else ""
-
-
-def _in_parts(message: Message) -> dict[str, Any]:
-    content = message.get("content")
-    in_parts = {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else {}
-    return {**message, **in_parts}
 
 
 def _any_of(tokens: Collection[str]) -> str:
