@@ -183,8 +183,8 @@ class ChatTemplate:
             )
         for number, turn in zip(answers, turns, strict=True):
             message, said = messages[number], "".join(text[first:last] for first, last in turn)
-            names = map(tool_name, message.get("tool_calls") or ())
-            if unwritten := [name for name in names if name not in said]:
+            names = [*map(tool_name, message.get("tool_calls") or ())]
+            if unwritten := [name for name in names if said.count(name) < names.count(name)]:
                 raise InputError(
                     f"the chat template does not write the call of {unwritten[0]!r} into its answer; use a template "
                     "that writes tool calls"
