@@ -102,9 +102,9 @@ class ChatTemplate:
                 "strftime_now('%Y-%m-%d')"
             )
         self.marked = MARK.search(template) is not None
-        self.with_tools = with_tools and ChatTemplate(
-            with_tools, named, control, stops, probe_tools=PROBE_TOOLS
-        )
+        self.with_tools: ChatTemplate | None = None
+        if with_tools:
+            self.with_tools = ChatTemplate(with_tools, named, control, stops, probe_tools=PROBE_TOOLS)
         self._probe_tools, self._named, self._stops = probe_tools, dict(named), frozenset(stops)
         self._controls = re.compile(_any_of({*control, *stops}) or "(?!)")
 
@@ -117,10 +117,8 @@ class ChatTemplate:
     @property
     def templates(self) -> dict[str, str]:
         """The templates by their names in transformers."""
-        return {
-            "default": self.template,
-            **({WITH_TOOLS: self.with_tools.template} if self.with_tools else {}),
-        }
+        with_tools = {WITH_TOOLS: self.with_tools.template} if self.with_tools else {}
+        return {"default": self.template, **with_tools}
 
     @property
     def fingerprint(self) -> str:
@@ -240,17 +238,14 @@ class ChatTemplate:
             first = next((at + len(opening) for at, opening in found if at >= 0), None)
             if first is None and last is not None:
                 # A template may write no header here, for example after the results of calls.
-                written, at = behind(last, number, prompt=True), places[last]
-                if written and at + len(written) >= before and text.startswith(written, at):
-                    first = at + len(written)
+                header, at = behind(last, number, prompt=True), places[last]
+                if header and at + len(header) >= before and text.startswith(header, at):
+                    first = at + len(header)
             if calls:
                 # What a last message ends with may differ.
                 end = self._same(text, behind(number, number + 1, prompt=False), start)
-            if (
-                (first is None or start + len(tool_name(calls[0])) >= end)
-                if calls
-                else first is None and start == end
-            ):
+            written = first is not None and start + len(tool_name(calls[0])) < end if calls else start < end
+            if not written and (calls or first is None):
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
@@ -266,11 +261,8 @@ class ChatTemplate:
     @cached_property
     def _prompt(self) -> str:
         """The generation prompt; "" if the template has none."""
-        asked, tools = (
-            self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0],
-            self._probe_tools,
-        )
-        return asked[self._same(asked, self._rendered([QUESTION], tools)[0]) :]
+        asked = self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0]
+        return asked[self._same(asked, self._rendered([QUESTION], self._probe_tools)[0]) :]
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -304,7 +296,8 @@ class ChatTemplate:
             header = header if header >= 0 else self._same(between, last)
             # Some models, such as GLM, stop by beginning the next turn; they are trained to.
             token = self._controls.search(between, header)
-            header = token.end() if token and token.group() in self._stops else header
+            if token and token.group() in self._stops and not between[header : token.start()].strip():
+                header = token.end()
             closings.add(between[:header])
         closings = {each for each in closings if self._controls.search(each)} or closings
         return re.compile(rf"\s*(?:{_any_of({each.strip() for each in closings})})\s*")
