@@ -341,7 +341,7 @@ def _pair(record: Mapping[str, Any]) -> Pair:
     )
     if "assistant" in (better[0]["role"], worse[0]["role"]):
         better, worse = [*before, *better], [*before, *worse]
-    elif before and not all(before[-1] in side[:-1] for side in (better, worse)):
+    elif before and not all(_holds(side[:-1], before[-1]["content"]) for side in (better, worse)):
         raise InputError("chosen and rejected do not begin with the prompt")
     alike = common(better, worse)
     for name, messages in zip(sides, (better, worse), strict=True):
@@ -350,6 +350,10 @@ def _pair(record: Mapping[str, Any]) -> Pair:
     if not any(message["role"] == "user" for message in better[:alike]):
         raise InputError("chosen and rejected have no common prompt")
     return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
+
+
+def _holds(messages: Sequence[Mapping[str, Any]], asked: str) -> bool:
+    return any((message["content"] or "").strip() == asked.strip() for message in messages)
 
 
 def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | None:

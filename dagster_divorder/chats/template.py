@@ -287,20 +287,21 @@ class ChatTemplate:
             return between if text and (is_written or not following) else None
 
         last = behind() or ""
-        closings, opener = {last}, self._controls.search(self._prompt)
+        closings, stops, opener = {last.strip()}, set[str](), self._controls.search(self._prompt)
         for role in ("user", "system", "tool"):
             between = behind({"role": role, "content": NEXT})
             if between is None:
                 continue
             header = between.find(opener.group()) if opener else -1
             header = header if header >= 0 else self._same(between, last)
-            # Some models, such as GLM, stop by beginning the next turn; they are trained to.
-            token = self._controls.search(between, header)
-            if token and token.group() in self._stops and not between[header : token.start()].strip():
-                header = token.end()
-            closings.add(between[:header])
-        closings = {each for each in closings if self._controls.search(each)} or closings
-        return re.compile(rf"\s*(?:{_any_of({each.strip() for each in closings})})\s*")
+            closing, token = between[:header], self._controls.search(between, header)
+            if token and token.group() in self._stops and not between[: token.start()].strip():
+                # Some models, such as GLM, stop by beginning the next turn; they are trained to.
+                stops.add(token.group())
+            closings.add(closing.strip())
+        closings = {each for each in closings if self._controls.search(each)} or closings - {""}
+        ways = [rf"(?:{_any_of(closings)})\s*"] if closings else []
+        return re.compile(rf"\s*(?:{'|'.join([*ways, *map(re.escape, stops)])})" if ways or stops else "(?!)")
 
     def _same(self, text: str, other: str, start: int = 0) -> int:
         """The end of what is the same in a text from `start` on and in another, not inside a control token of the

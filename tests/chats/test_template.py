@@ -357,6 +357,21 @@ def test_the_end_of_a_turn_is_trained_whatever_stands_before_it(before: str, aft
     assert not ChatTemplate(jinja.replace("<|end|>", ""), NAMED, TOKENS).trains_ends
 
 
+def test_an_end_that_is_no_control_token_is_trained_too() -> None:
+    own = ChatTemplate(ASKS, NAMED, {"</s>"})
+    assert trained(own.render(conversation("Q", "A", "R", "B"))) == ["A<|end|>", "B<|end|>"]
+    assert not own.trains_ends
+    # White space alone is no end.
+    spaced = ChatTemplate(ASKS.replace("<|end|>", "\n\n"), NAMED, {"</s>"})
+    assert trained(spaced.render(conversation("Q", "A", "R", "B"))) == ["A", "B"]
+
+
+def test_a_token_that_stops_and_begins_the_next_turn_is_trained_where_nothing_else_ends_one() -> None:
+    for end, expected in (("", "A<|user|>"), ("<|end|>\n", "A<|end|>\n")):
+        own = ChatTemplate(ASKS.replace("<|end|>", end), NAMED, TOKENS, ["<|user|>"])
+        assert trained(own.render(conversation("Q", "A", "R", "B")))[0] == expected
+
+
 def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
     messages = conversation("Q", "A ", "Q", "B")
     turns = trained(ChatTemplate(TURNS, NAMED, TOKENS).render(messages))
