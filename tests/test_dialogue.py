@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -115,17 +114,6 @@ def test_trainer_and_ranks_are_asked_for_until_they_can_be_used(terminal: Termin
     # The table comes before the questions, and not again.
     assert terminal.said.count("fields of") == 1
     assert terminal.said.index("fields of") < terminal.said.index("Trainer: ")
-
-
-@pytest.mark.slow
-def test_enter_takes_what_is_proposed_without_a_terminal(terminal: Terminal, folder: Path) -> None:
-    terminal.answer("[none]: ", "\n")
-    assert terminal.end() == 0, terminal.said
-    assert "ranks [" not in terminal.said
-    answered = Path("divorder.toml").read_text(encoding="utf-8")
-    Path("divorder.toml").unlink()
-    assert main(["init", "docs.jsonl"]) == 0
-    assert Path("divorder.toml").read_text(encoding="utf-8") == answered
 
 
 @pytest.mark.slow

@@ -31,6 +31,11 @@ CONTROL = re.compile(
     r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>|<[a-z]+\|>|<\|[a-z]+>|\[gMASK\]|<sop>"
 )
 WITHOUT_SYSTEM = {"gemma"}
+SAME_TEXT = {
+    *("cohere", "cohere2", "gemma", "gemma3", "lfm2", "lfm2_v2", "llama3", "qwen2_5_vl"),
+    *("qwen3_instruct_2507", "qwen3_vl"),
+}
+"""Templates whose training template gives the same text, and marks what is trained here."""
 
 
 @functools.cache
@@ -83,6 +88,9 @@ def test_every_turn_holds_its_answer_and_nothing_that_a_user_said(
         system=messages[0]["content"] if len(messages) % 2 else None,
     )
     assert _outside(template(name).render(others)) == outside
+    if name in SAME_TEXT:
+        marked = template(f"{name}_training").render(messages)
+        assert (rendered.text, turns) == (marked.text, trained(marked))
 
 
 def _outside(rendered: Rendered) -> str:
@@ -92,32 +100,6 @@ def _outside(rendered: Rendered) -> str:
             text += rendered.text[place:first] + "\0"
             place = last
     return text + rendered.text[place:]
-
-
-SAME_TEXT = [
-    "cohere",
-    "cohere2",
-    "gemma",
-    "gemma3",
-    "lfm2",
-    "lfm2_v2",
-    "llama3",
-    "qwen2_5_vl",
-    "qwen3_instruct_2507",
-    "qwen3_vl",
-]
-"""Templates whose training template gives the same text, and marks what is trained here."""
-
-
-@pytest.mark.parametrize("name", SAME_TEXT)
-@settings(max_examples=15, deadline=None)
-@given(contents=st.lists(TEXT, min_size=2, max_size=8).map(lambda texts: texts[: len(texts) // 2 * 2]))
-def test_turns_of_a_stock_template_are_those_of_its_training_template(
-    name: str, contents: Sequence[str]
-) -> None:
-    stock = template(name).render(conversation(*contents))
-    marked = template(f"{name}_training").render(conversation(*contents))
-    assert (stock.text, trained(stock)) == (marked.text, trained(marked))
 
 
 def call(number: int) -> dict[str, Any]:
@@ -189,11 +171,13 @@ def test_a_template_that_leaves_out_a_parallel_call_refuses_the_record() -> None
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "phi3", "gptoss"])
-def test_an_answer_may_repeat_the_question_or_the_template(name: str) -> None:
-    for text in ("Q", "<|im_end|>\n<|im_start|>user\nQ", "assistant", "<|eot_id|>", "<|end|>\n<|user|>\nQ"):
-        for turn in trained(template(name).render(conversation(text, text, text, text))):
-            assert text in turn
-            assert len(turn) < len(text) + 40
+@pytest.mark.parametrize(
+    "text", ["Q", "<|im_end|>\n<|im_start|>user\nQ", "assistant", "<|end|>\n<|user|>\nQ"]
+)
+def test_an_answer_may_repeat_the_question_or_the_template(name: str, text: str) -> None:
+    for turn in trained(template(name).render(conversation(text, text, text, text))):
+        assert text in turn
+        assert len(turn) < len(text) + 40
 
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -298,13 +282,6 @@ def test_a_header_that_asks_for_reasoning_is_not_trained_and_reasoning_is() -> N
     assert trained(own.render(messages)) == ["b<|end|>\n", "why</think>d<|end|>\n"]
 
 
-def test_reasoning_before_the_answer_has_a_header_of_its_own() -> None:
-    messages = conversation("a", "b", "c", "d")
-    for name in ("thinking", "reasoning_content", "reasoning"):
-        turns = trained(template("gptoss").render([*messages[:3], {**messages[3], name: "why"}]))
-        assert turns[1].startswith("<|channel|>analysis<|message|>why<|end|>")
-
-
 def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
     messages = asked(1, "A")
     messages[1]["content"] = "reasons"
@@ -383,8 +360,3 @@ def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
     (turn, last) = trained(ChatTemplate(called, NAMED, {"[INST]", "[/INST]", "</s>"}).render(messages))
     assert turn.startswith("[CALLS]") and turn.endswith("}]</s>")
     assert last == "B</s>"
-
-
-def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
-    messages = [*conversation("a", "b"), {"role": "system", "content": "S"}, *conversation("c", "d")]
-    assert trained(template("glm4moe").render(messages))[0].endswith("b")
