@@ -1,10 +1,8 @@
 """A base model made from the corpus itself, with no download: a byte-level BPE tokenizer and a PPMI-SVD table.
 
-Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json,
-model.safetensors). Its bytes depend on texts, settings and seed alone, not on the number of threads. It is a Llama
-without layers. The file holds every weight of its architecture, so transformers draws none at random.
-Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, 3 s of them for
-BPE; see core/vectors/ppmi.py for memory.
+Guarantee: an ordinary Hugging Face checkpoint, a Llama without layers, of which transformers draws no weight at random.
+Its bytes depend on texts, settings and seed alone, not on the number of threads.
+Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s; memory: see core/vectors/ppmi.py.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
 Known weakness: a language that the sample lacks becomes bytes, whose vectors are useless. Measured choices:
 docs/decisions/base-model.md.

@@ -1,13 +1,11 @@
 """Turns conversations into token ids, with the spans of tokens that a model may be trained on.
 
 Letters: n documents, T tokens, K spans, V ids.
-Guarantee: the ids are the same as from `apply_chat_template(tokenize=True)`: control tokens in a conversation become
-control tokens. A plain text has the same ids as in a corpus of plain texts. A token belongs to a span of characters if
-it holds one of them.
-Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before. A
-text whose tokens have other bytes than the text is tokenised by `tokenizers`, which is slower.
-Known weakness: `tokenizers` also takes all texts of a tokenizer that is neither byte-level nor has byte fallback, and
-texts with a control token that strips spaces.
+Guarantee: the ids are those of `apply_chat_template(tokenize=True)`; a plain text has the same ids as in a corpus of
+plain texts. A token belongs to a span of characters if it holds one of them.
+Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before.
+Known weakness: `tokenizers`, which is slower, takes texts whose tokens have other bytes than the text: those of a
+tokenizer that is neither byte-level nor has byte fallback, and texts with a control token that strips spaces.
 """
 
 from __future__ import annotations
@@ -53,13 +51,8 @@ SELECTED = {"assistant": TRAINED, "last": TRAINED | LAST, "completion": TRAINED 
 """`chats.train_on` -> the kind that a span must have to be trained."""
 
 ARRAYS: dict[str, Any] = {
-    "ids": np.uint32,
-    "lengths": np.int64,
-    "turns": np.int32,
-    "spans": np.int32,
-    "span_first": np.uint32,
-    "span_last": np.uint32,
-    "span_kind": np.uint8,
+    **{"ids": np.uint32, "lengths": np.int64, "turns": np.int32, "spans": np.int32},
+    **{"span_first": np.uint32, "span_last": np.uint32, "span_kind": np.uint8},
 }
 UNKNOWN = 1 << 40
 """Bytes of a token whose text is unknown: more than any text has."""

@@ -2,10 +2,6 @@
 
 Guarantee: only JSON files and safetensors are read; nothing is unpickled and no code of a model runs. From a sharded
 checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for all weights.
-Cost: one read of the embedding; torch is imported for bfloat16, which NumPy has not. A float16 or bfloat16 embedding
-doubles in memory.
-Source: huggingface_hub; safetensors, which checks that every tensor lies inside its file and is as long as its shape
-says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
 

@@ -2,9 +2,7 @@
 
 Guarantee: only JSON and safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint
 that lacks weights is refused if hidden states depend on them; no weight is filled at random.
-Cost: importing torch and transformers takes 3 s of a processor. On a CPU, weights in the checkpoint's own dtype stay
-mapped files.
-Source: transformers (AutoConfig, AutoTokenizer, AutoModel; sdpa attention if a model has it).
+Cost: importing torch and transformers takes 3 s of a processor.
 """
 
 from __future__ import annotations

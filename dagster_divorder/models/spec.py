@@ -1,9 +1,7 @@
 """Finds how a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its files.
 
 Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise.
-Cost: importing torch and transformers; the architecture is built once without memory, to see its tables of positions.
-Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); the tokenizer's
-post-processor.
+Sources: modules.json, 1_Pooling and sentence_bert_config.json of sentence-transformers; the tokenizer's post-processor.
 Known weakness: sentence-transformers' layers after pooling (Dense) and its prompts are left out.
 """
 

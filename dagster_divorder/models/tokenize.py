@@ -1,14 +1,10 @@
 """Turns texts into token ids with the fastest engine that gives the reference's ids.
 
 Directories here hold a saved tokenizer (`models.pretrained.save_tokenizer`, `models.bootstrap`), whose tokenizer.json
-says everything.
-Letters: n texts, T tokens.
+says everything. Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
 tokens spelled out in a text are text. The ids do not depend on threads, processes or the division into calls.
-Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6. Memory: 4 bytes a
-token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects. Both engines use threads of
-their own, which RAYON_NUM_THREADS limits.
-Sources: gigatoken (Roed 2026); tokenizers (Hugging Face).
+Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6.
 Known weakness: gigatoken has no WordPiece or Unigram.
 """
 
