@@ -86,9 +86,9 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         return directory
     name, revision = id_and_revision(base)
     if directory.is_file() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
-        fault = "which is a file" if directory.is_file() else "and there is no such directory"
+        fault = "it is a file" if directory.is_file() else "there is no such directory"
         raise InputError(
-            f"{setting} is {base!r}, {fault}; expected the folder of a Hugging Face checkpoint, with {TOKENIZER} and "
+            f"{setting} is {base!r}: {fault}; expected the folder of a Hugging Face checkpoint, with {TOKENIZER} and "
             "weights as safetensors, or a Hugging Face id"
         )
 

@@ -153,7 +153,7 @@ def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
     ("base", "reason"),
     [
         ("no/such/directory", "there is no such directory; expected the folder of a Hugging Face checkpoint"),
-        (__file__, "which is a file; expected the folder"),
+        (__file__, "it is a file; expected the folder"),
         (
             "nobody/nothing-here",
             r"'nobody/nothing-here': no such directory, and neither .* nor the local cache",
