@@ -185,12 +185,13 @@ def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> 
     if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
         files = _weight_map(directory / INDEX)
     else:
-        stored = {
-            key: (path.name, shape)
+        stored = [
+            (key, path.name, len(shape))
             for path in weight_files(directory)
             for key, (_, shape) in stored_tensors(path).items()
-        }
-        files = {key: name for key, (name, shape) in stored.items() if len(shape) == 2}
+        ]
+        matrices = [each for each in stored if each[2] == 2]
+        files = {key: name for key, name, _ in matrices or stored}
     key = _choose(files, directory)
     path = directory / files[key]
     tensors = stored_tensors(path) if path.is_file() else {}

@@ -132,4 +132,4 @@ def test_a_file_is_no_model(tmp_path: Path, divorder: Divorder, checkpoint: Path
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
     outcome = divorder(f'model.base = "{weights(checkpoint)}"')
     assert outcome.status == 1
-    assert f"model.base is '{weights(checkpoint)}', which is a file; expected the folder" in outcome.error
+    assert f"model.base is '{weights(checkpoint)}': it is a file; expected the folder" in outcome.error
