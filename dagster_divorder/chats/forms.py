@@ -197,7 +197,7 @@ def _text(content: Any) -> str | None:
     if isinstance(content, str) or not content or not isinstance(content, list):
         return content if isinstance(content, str) else None
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-    return "".join(texts) if all(isinstance(text, str) for text in texts) else None
+    return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
 
 
 def _chat(
@@ -213,7 +213,9 @@ def _chat(
     if system and messages[0]["role"] != "system":
         messages, given = [_said(system, "system"), *messages], given + bool(given)
         completion = None if completion is None else completion + 1
-    answers, trained, is_asked = [], [], False
+    answers: list[int] = []
+    trained: list[bool] = []
+    is_asked = False
     for number, message in enumerate(messages):
         role, content = message["role"], message["content"]
         if role == "assistant" and not is_asked:

@@ -163,7 +163,7 @@ class ChatTemplate:
         spans = [(first, last) for first, last in marks if first < last]
         if self.marked and not spans:
             raise InputError("the chat template marks no part of the conversation as the assistant's")
-        turns = [(span,) for span in spans]
+        turns: list[tuple[Span, ...]] = [(span,) for span in spans]
         if len(spans) != len(answers) or not all(
             _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
             for number, (first, last) in zip(answers, spans, strict=True)
@@ -171,7 +171,7 @@ class ChatTemplate:
             turns = [(turn,) for turn in self._located(text, messages, answers, tools)]
             if self.marked:
                 # A template may mark several parts of a turn, or none.
-                bounds = pairwise([0, *(end for ((_, end),) in turns[:-1]), len(text)])
+                bounds = pairwise([0, *(turn[0][1] for turn in turns[:-1]), len(text)])
                 turns = [tuple(span for span in spans if first <= span[0] < last) for first, last in bounds]
         # What a template leaves out would be silently missing.
         if unwritten := [name for name in map(tool_name, tools or ()) if name not in text]:

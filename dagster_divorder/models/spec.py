@@ -99,8 +99,9 @@ def read_spec(
     if chosen_device != "cpu":
         # The dtype in which the checkpoint is stored.
         named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-        stored = {DTYPES.get(kind) for kind, _ in stored_tensors(weight_files(directory)[0]).values()}
-        known = [str(named).removeprefix("torch."), *sorted(stored - {None})]
+        kinds = {kind for kind, _ in stored_tensors(weight_files(directory)[0]).values()}
+        stored = sorted(DTYPES[kind] for kind in kinds if kind in DTYPES)
+        known = [str(named).removeprefix("torch."), *stored]
         dtype = next((name for name in known if name in DTYPES.values()), "float32")
     return EmbeddingSpec(
         pooling=pooling or find_pooling(directory),
