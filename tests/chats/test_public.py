@@ -64,25 +64,6 @@ def test_answers_are_trained_on_and_so_is_their_end(record: dict[str, Any], trai
     assert "None" not in text
 
 
-def test_tools_and_calls_are_in_the_text() -> None:
-    text, parts = read(
-        {
-            "messages": [
-                user("Q"),
-                said(None, tool_calls=[CALL]),
-                {"role": "tool", "content": "4"},
-                said("A"),
-            ],
-            "tools": [TOOL],
-        }
-    )
-    assert text.startswith('<|tools|>\n[{"type": "function", "function": {"name": "f", "parameters"')
-    assert parts == [
-        '[{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]' + END,
-        "A" + END,
-    ]
-
-
 @pytest.mark.parametrize("field", ["reasoning_content", "thinking"])
 def test_reasoning_that_a_template_does_not_read_is_refused(field: str) -> None:
     text, (reason,) = read({"messages": [user("Q"), said("A", **{field: "why"})]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -30,24 +29,12 @@ def trained(tmp_path_factory):
     return directory, train(TEXTS, directory, vocab_size=400, dim=24)
 
 
-def test_the_report_tells_what_was_learnt(trained):
-    _, report = trained
-    assert report.keys() == {
-        *("tokens_seen", "vocabulary", "dim", "rank", "explained_variance", "pieces", "contexts"),
-        *("engine", "engine_reason"),
-    }
-    assert 257 < report["vocabulary"] <= 400
-    assert 0 < report["rank"] <= report["dim"] == 24
-    assert 0 < report["explained_variance"] <= 1
-    assert report["pieces"] == len(TEXTS)
-    json.dumps(report)
-
-
 @pytest.mark.slow
 def test_transformers_loads_all_of_it(trained):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     directory, report = trained
+    assert 257 < report["vocabulary"] <= 400 and 0 < report["rank"] <= report["dim"] == 24
     config = AutoConfig.from_pretrained(directory)
     assert (config.model_type, config.hidden_size, config.vocab_size) == ("llama", 24, report["vocabulary"])
     tokenizer = AutoTokenizer.from_pretrained(directory)
