@@ -115,7 +115,7 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
     ("damage", "why"),
     [
         (lambda content: content[:-1], "file not fully covered"),
-        (lambda content: content.replace(b"[7, 4]", b"[9, 4]"), "invalid shape, data type, or offset"),
+        (lambda content: content.replace(b"[7,4]", b"[9,4]"), "invalid shape, data type, or offset"),
     ],
 )
 def test_a_damaged_file_is_named(make_checkpoint, damage, why):
