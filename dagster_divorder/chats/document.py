@@ -79,7 +79,9 @@ def _from_json(content: dict[str, Any]) -> Any:
         return Pair(_from_json(content["chosen"]), _from_json(content["rejected"]))
     if "text" in content:
         return MarkedText(content["text"], tuple((first, last) for first, last in content["spans"]))
-    return Chat(**{name: value if name == "completion" else tuple(value) for name, value in content.items()})
+    tools = content.get("tools")
+    messages, trained = tuple(content["messages"]), tuple(content["trained"])
+    return Chat(messages, trained, content["completion"], tuple(tools) if tools else None)
 
 
 def words(document: str) -> str:

@@ -99,16 +99,6 @@ def test_small_corpora_give_a_usable_model(tmp_path, texts):
     assert 1 <= len(clusters.centroids) <= len(set(texts))
 
 
-def test_different_short_documents_differ_though_nothing_can_be_learnt(tmp_path):
-    report = train(["One short document."], tmp_path, vocab_size=400, dim=32)
-    assert report["rank"] == 0
-    encoder, table = load_encoder(tmp_path), embedding_table(tmp_path).weights
-    vectors = pool(
-        *encoder.encode(["One short", "One short", "Other text"]), table, np.ones(len(table), np.float32)
-    )
-    assert vectors[0].tobytes() == vectors[1].tobytes() != vectors[2].tobytes()
-
-
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [

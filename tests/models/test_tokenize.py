@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -92,23 +89,6 @@ def test_either_engine(engines, which, monkeypatch):
     assert together.tobytes() == b"".join(encode([text])[0].tobytes() for text in texts)
     with pytest.raises(InputError, match=r"text 1 of 2 holds a lone surrogate"):
         encode(["fine", "\ud800"])
-
-
-@pytest.mark.slow
-def test_tokenising_imports_neither_torch_nor_numba(make_tokenizer):
-    script = (
-        "import sys\nfrom dagster_divorder.models.tokenize import load_encoder\n"
-        "load_encoder(sys.argv[1]).encode(['text'])\nprint(*sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(make_tokenizer("gpt2"))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = set(run.stdout.split())
-    assert loaded.isdisjoint({"torch", "transformers", "numba", "scipy"})
-    assert {"tokenizers", "gigatoken"} <= loaded
 
 
 def test_a_difference_anywhere_switches_the_engine(make_tokenizer, monkeypatch):
