@@ -42,6 +42,7 @@ SYMBOLS = (
 )
 SPACES = (
     *(spaces * n for spaces in (" ", "\n", "\t", "\r", "\r\n", " \n") for n in (1, 2, 3, 16, 64, 1000)),
+    " leading and trailing ",
     "   three\n\n\nblank lines\n\n \n\t\n  end   ",
     "CRLF\r\n\r\nlines\r\n  indented\r\rreturns\r \n",
     "tab\tseparated\t\tvalues \t mixed\n\t\tindented  a b  c   d    e     f      g",
@@ -55,11 +56,13 @@ NUMBERS_AND_CODE = (
     "for (int i = 0; i < n; ++i) { a[i] += b[i] * c->d; } // done\n#include <stdio.h>\n",
     '{"key": [1, 2.5, null, true], "nested": {"a": "\\u00e9\\n"}}\n<div class="x">&amp;</div>',
     "https://user:pass@example.org:8080/a/b%20c?d=e&f[]=g#h user.name+tag@mail.example.co.uk C:\\dir\\file.txt",
+    "SELECT * FROM t WHERE a='b' AND c<>d;\n$ ls -la | grep -v '^d' > /dev/null 2>&1 && echo \"$HOME\"",
     "camelCaseWord PascalCaseWord snake_case_word SCREAMING_CASE kebab-case ALLCAPSword wordALLCAPS iPhone McDonald",
     "\\begin{equation} E = mc^2 \\label{eq:1} \\end{equation} $\\alpha_{i}^{2}$",
 )
 LONG = (
     *(text * 1000 for text in ("a", "ab", "3", "-", "-=", "漢", "👍", "e\u0301", "word ")),
+    "-" * 500 + "=" * 500 + "-=" * 250,
     "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 20,
 )
 
