@@ -338,9 +338,10 @@ class ChatTemplate:
                     message["content"] = [{"type": "text", "text": content}]
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
-            texts, marks = render_jinja_template([given], chat_template=self.template, **named)
+            rendered: Any = render_jinja_template([given], chat_template=self.template, **named)
         except (TemplateError, *REFUSALS) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
+        texts, marks = rendered
         return texts[0], marks[0] if marks else []
 
     @cached_property
