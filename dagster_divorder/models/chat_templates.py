@@ -79,5 +79,6 @@ def chat_template(model: dict[str, Any], file: Path | None) -> ChatTemplate:
             f"model.base has the chat templates {', '.join(sorted(templates))}, but none is named default; write one "
             "into a file and set chats.template to it"
         )
-    parts = (model[name] for name in ("named", "control", "stops"))
-    return ChatTemplate(templates["default"], *parts, templates.get(WITH_TOOLS))
+    return ChatTemplate(
+        templates["default"], model["named"], model["control"], model["stops"], templates.get(WITH_TOOLS)
+    )

@@ -136,9 +136,8 @@ def load_encoder(
             ids, expected = (
                 np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(encoded), slow(encoded))
             )
-            differs = (
-                text for text, *both in zip(texts, ids, expected, strict=True) if not np.array_equal(*both)
-            )
+            compared = zip(texts, ids, expected, strict=True)
+            differs = (text for text, own, other in compared if not np.array_equal(own, other))
             if (text := next(differs, None)) is None:
                 return Encoder(tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
             reason = f"gigatoken differs from tokenizers on {text[:60]!r}"
