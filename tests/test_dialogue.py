@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
 from tests.conftest import topic_records, write_jsonl
 
@@ -118,17 +117,6 @@ def test_trainer_and_ranks_are_asked_for_until_they_can_be_used(terminal: Termin
 
 
 @pytest.mark.slow
-def test_enter_takes_what_is_proposed_without_a_terminal(terminal: Terminal, folder: Path) -> None:
-    terminal.answer("[none]: ", "\n")
-    assert terminal.end() == 0, terminal.said
-    assert "ranks [" not in terminal.said
-    answered = Path("divorder.toml").read_text(encoding="utf-8")
-    Path("divorder.toml").unlink()
-    assert main(["init", "docs.jsonl"]) == 0
-    assert Path("divorder.toml").read_text(encoding="utf-8") == answered
-
-
-@pytest.mark.slow
 def test_a_broken_off_dialogue_leaves_nothing(terminal: Terminal, folder: Path) -> None:
     terminal.answer("[none]: ", "trl\n")
     terminal.answer("Its ranks [unknown]: ", "")
@@ -137,11 +125,3 @@ def test_a_broken_off_dialogue_leaves_nothing(terminal: Terminal, folder: Path) 
     assert "divorder: stopped; nothing was written; --yes asks nothing" in terminal.said
     assert "Traceback" not in terminal.said
     assert os.listdir(folder) == ["docs.jsonl"]
-
-
-@pytest.mark.slow
-def test_nothing_is_asked_with_yes(folder: Path) -> None:
-    terminal = Terminal("init", "docs.jsonl", "--yes")
-    assert terminal.end() == 0, terminal.said
-    terminal.close()
-    assert "[none]" not in terminal.said and Path("divorder.toml").is_file()

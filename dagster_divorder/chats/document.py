@@ -6,7 +6,7 @@ alone: an edited turn makes a new document, another chat template does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,21 +61,12 @@ def as_document(conversation: Conversation) -> bytes:
     Raises:
         orjson.JSONEncodeError: a message holds a value that is not JSON, or a lone surrogate.
     """
-    return MARK.encode() + orjson.dumps(_as_json(conversation))
 
-
-def _as_json(conversation: Conversation) -> dict[str, Any]:
-    if isinstance(conversation, Pair):
-        return {"chosen": _as_json(conversation.chosen), "rejected": _as_json(conversation.rejected)}
-    if isinstance(conversation, MarkedText):
-        return {"text": conversation.text, "spans": conversation.spans}
     # Keys keep their order, because templates write tools as JSON.
-    return {
-        "messages": conversation.messages,
-        "trained": conversation.trained,
-        "completion": conversation.completion,
-        **({"tools": conversation.tools} if conversation.tools else {}),
-    }
+    def members(part: Conversation) -> dict[str, Any]:
+        return {name: value for name in part.__slots__ if (value := getattr(part, name)) is not None}
+
+    return MARK.encode() + orjson.dumps(conversation, members, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def conversation_of(document: str) -> Conversation | None:
@@ -89,33 +80,28 @@ def _from_json(content: dict[str, Any]) -> Any:
     if "text" in content:
         return MarkedText(content["text"], tuple((first, last) for first, last in content["spans"]))
     tools = content.get("tools")
-    return Chat(
-        messages=tuple(content["messages"]),
-        trained=tuple(content["trained"]),
-        completion=content["completion"],
-        tools=tuple(tools) if tools else None,
-    )
+    messages, trained = tuple(content["messages"]), tuple(content["trained"])
+    return Chat(messages, trained, content["completion"], tuple(tools) if tools else None)
 
 
 def words(document: str) -> str:
     """The text of a document without roles and control tokens: the contents of its messages, BETWEEN them."""
     conversation = conversation_of(document)
-    return document if conversation is None else _words(conversation)
+    if conversation is None or isinstance(conversation, MarkedText):
+        return document if conversation is None else conversation.text
+    chosen = conversation.chosen if isinstance(conversation, Pair) else conversation
+    contents = _contents(chosen)
+    if isinstance(conversation, Pair):
+        # The prompt of two conversations counts once.
+        rejected = conversation.rejected
+        contents += _contents(rejected, rejected.completion if isinstance(rejected, Chat) else 0)
+    return BETWEEN.join(contents)
 
 
-def _words(conversation: Conversation) -> str:
-    if isinstance(conversation, MarkedText):
-        return conversation.text
-    if isinstance(conversation, Chat):
-        return BETWEEN.join(message["content"] for message in conversation.messages if message["content"])
-    chosen, rejected = conversation.chosen, conversation.rejected
-    if isinstance(chosen, Chat) and isinstance(rejected, Chat):
-        return BETWEEN.join([_words(chosen), *_contents(rejected, rejected.completion)])
-    return BETWEEN.join([_words(chosen), _words(rejected)])
-
-
-def _contents(chat: Chat, first: int) -> list[str]:
-    return [message["content"] for message in chat.messages[first:] if message["content"]]
+def _contents(part: Chat | MarkedText, first: int = 0) -> list[str]:
+    if isinstance(part, MarkedText):
+        return [part.text]
+    return [message["content"] for message in part.messages[first:] if message["content"]]
 
 
 def all_words(documents: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -137,3 +123,16 @@ def _chunk_words(chunk: pa.Array) -> pa.Array:
     if not len(first) or not (np.frombuffer(data, np.uint8)[first] == ord(MARK)).any():
         return chunk
     return pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())
+
+
+def common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """The length of the common beginning of two sequences."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
+
+
+def tool_name(tool: Any) -> str:
+    """The name of a tool or of a called tool; "" if it has none."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -17,23 +17,15 @@ Known weakness: images and sound are refused, because no tokenizer here reads th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import orjson
 
-from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
+from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair, common, tool_name
 from dagster_divorder.errors import InputError
 
-Form = Literal[
-    "pairs",
-    "messages",
-    "conversations",
-    "prompt_completion",
-    "alpaca",
-]
-FORMS: tuple[Form, ...] = get_args(Form)
-"""In the order in which they are tried on a record."""
+Form = Literal["pairs", "messages", "conversations", "prompt_completion", "alpaca"]
 QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
 ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
 _CHOICES = ("choices", "options")
@@ -47,17 +39,10 @@ NAMES = frozenset(
 )
 """The fields of a record that are read."""
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 SPEAKERS = {
-    **{role: role for role in ROLES},
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-    "function_response": "tool",
+    **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
+    **{"human": "user", "observation": "tool", "function_response": "tool"},
+    **dict.fromkeys(("gpt", "chatgpt", "bot", "model", "function_call"), "assistant"),
 }
 """Speaker, in upper or lower case -> role."""
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
@@ -78,15 +63,15 @@ _ANSWER_BEGINS = re.compile(
 
 
 def form_of(record: Mapping[str, Any]) -> Form | None:
-    """The first of FORMS that a record's fields match; None if there is none, or if several fields may be its question
-    or its answer."""
+    """The form that a record's fields match, the first of the table; None if there is none, or if several fields may be
+    its question or its answer."""
     if record.get("chosen") and record.get("rejected"):
         return "pairs"
     if is_turns(record.get("messages")):
         return "messages"
     if is_turns(record.get("conversations")):
         return "conversations"
-    if _is_filled(record.get("prompt")) and _is_filled(record.get("completion")):
+    if all(isinstance(part := record.get(name), str) or is_turns(part) for name in ("prompt", "completion")):
         return "prompt_completion"
     is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
     whole = all(isinstance(record.get(name) or "", str) for name in CONTEXTS)
@@ -95,17 +80,15 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
 
 def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
     """The fields that make up the conversation of a record of a form."""
+    names: Sequence[str | None] = (form,)
     if form == "alpaca":
-        parts = (_question(record), *CONTEXTS, _answer(record))
-        names = tuple(name for name in parts if name)
+        names = (_question(record), *CONTEXTS, _answer(record))
     elif form == "pairs":
         asked = ("prompt", "messages", "conversations", _question(record))
         names = (next((name for name in asked if name and record.get(name)), "input"), "chosen", "rejected")
     elif form == "prompt_completion":
         names = ("prompt", "completion")
-    else:
-        names = (form,)
-    return tuple(name for name in names if record.get(name) is not None)
+    return tuple(name for name in names if name and record.get(name) is not None)
 
 
 def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation:
@@ -120,11 +103,20 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
     try:
-        make = _CONVERSATIONS.get(form)
-        return make(record) if make else _chat(_turns(record, form), record)
+        if form == "prompt_completion":
+            return _prompt_completion(record)
+        if form == "pairs":
+            return _pair(record)
+        if form != "alpaca":
+            return _chat(_turns(record, form), record)
+        if (answer := _answer(record)) is None:
+            raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
+        asked = _asked(record)
+        return _chat([*asked, _said(_unwritten(record, answer))], record, completion=len(asked))
     except InputError:
         other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
-        if other in (None, form) or record.keys() & _LEADING.get(form, (form,)):
+        leading = {"prompt_completion": ("completion",), "alpaca": ANSWERS, "pairs": ("chosen", "rejected")}
+        if other in (None, form) or record.keys() & leading.get(form, (form,)):
             raise
         raise InputError(another_form(other, form)) from None
 
@@ -142,9 +134,7 @@ def another_form(other: str, form: str) -> str:
 
 def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The turns of a field as messages."""
-    turns = record.get(name)
-    if isinstance(turns, str):
-        turns = _parsed(turns, name)
+    turns = _parsed(record.get(name), name)
     if isinstance(turns, str):
         refuse_written(record[name], name)
     if turns is None:
@@ -158,81 +148,56 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     """A turn with role, content, TURN_FIELDS and all other fields that a template may read."""
     if not isinstance(turn, Mapping):
         raise InputError(f"turn {number} of {name} is not an object")
-    speaker, content = (turn.get(key) for key in ("role", "content"))
-    if len(turn) == 2 and speaker in ROLES and isinstance(content, str):
-        return {"role": speaker, "content": content}
-    verb = "has the role"
-    if speaker is None and "from" in turn:
-        speaker, verb = turn["from"], "is from"
+    speaker, content = (
+        turn.get(key) if turn.get(key) is not None else turn.get(other)
+        for key, other in (("role", "from"), ("content", "value"))
+    )
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
-        known = ", ".join(SPEAKERS if verb == "is from" else ROLES)
-        raise InputError(f"turn {number} {verb} {speaker!r}; expected one of {known}")
+        raise InputError(f"turn {number} has the role {speaker!r}; expected one of {', '.join(SPEAKERS)}")
     if turn.get("function_call"):
         raise InputError(f"turn {number} has function_call; write it as tool_calls")
     if turn.get("train_detail"):
         raise InputError(
-            f"turn {number} has train_detail, which is not read; expected a turn that is trained as a "
-            "whole or not at all"
+            f"turn {number} has train_detail; expected a turn that is trained as a whole or not at all"
         )
-    content = turn.get("value") if content is None else content
-    calls = turn.get("tool_calls")
+    calls = _parsed(turn.get("tool_calls"), f"tool_calls of turn {number}")
     if speaker == "function_call":
-        content, calls = None, _calls(content, number)
-    if isinstance(calls, str):
-        calls = _parsed(calls, f"tool_calls of turn {number}")
-    if calls and not (isinstance(calls, list) and all(map(_has_name, calls))):
+        # ShareGPT's call: a JSON object with name and arguments, or a list of them.
+        called, content = _parsed(content, f"the function call of turn {number}"), None
+        called = called if isinstance(called, list) else [called]
+        if not all(isinstance(call, Mapping) and {"name", "arguments"} <= call.keys() for call in called):
+            raise InputError(f"the function call of turn {number} has no name and arguments")
+        calls = [
+            {"type": "function", "function": {key: call[key] for key in ("name", "arguments")}}
+            for call in called
+        ]
+    if calls and not (isinstance(calls, list) and all(map(tool_name, calls))):
         raise InputError(
             f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
             '[{"type": "function", "function": {"name": "f", "arguments": {}}}]'
         )
-    message = {"role": role, "content": _content(content, number, role, bool(calls))}
+    text = _text(content)
+    if content in (None, []) and (calls or role == "tool"):
+        text = None if calls else ""  # templates write an empty text beside calls differently
+    elif text is None:
+        parts = content if isinstance(content, list) else []
+        kinds = {str(part.get("type")) for part in parts if isinstance(part, Mapping) and "text" not in part}
+        given = (
+            f"has parts of the type {', '.join(sorted(kinds))}" if kinds else f"is {type(content).__name__}"
+        )
+        raise InputError(f"the content of turn {number} {given}; expected a string or parts of text")
+    message = {"role": role, "content": text}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _has_name(call: Any) -> bool:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
-
-
-def _calls(value: Any, number: int) -> list[Any]:
-    """The calls of a ShareGPT turn `function_call`: a JSON object with name and arguments, or a list of them."""
-    calls = _parsed(value, f"the function call of turn {number}") if isinstance(value, str) else value
-    calls = [calls] if isinstance(calls, Mapping) else calls
-    if not isinstance(calls, list) or not all(
-        isinstance(call, Mapping) and {"name", "arguments"} <= call.keys() for call in calls
-    ):
-        raise InputError(f"the function call of turn {number} has no name and arguments")
-    return [
-        {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-        for call in calls
-    ]
-
-
-def _content(content: Any, number: int, role: str, has_calls: bool) -> str | None:
-    """The text of a turn; None if it has only tool calls, since templates write an empty text differently."""
-    if content in (None, []) and (has_calls or role == "tool"):
-        return None if has_calls else ""
-    if (text := _text(content)) is not None:
-        return text
-    if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
-        others = sorted({str(part.get("type")) for part in content if not isinstance(part.get("text"), str)})
-        raise InputError(f"turn {number} has parts of the type {', '.join(others)}; expected only text")
-    raise InputError(
-        f"the content of turn {number} is {type(content).__name__}; expected a string or parts of text"
-    )
-
-
 def _text(content: Any) -> str | None:
     """A string, or the joined texts of a list of parts; None for anything else."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        return None
-    parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-    texts = [part for part in parts if isinstance(part, str)]
-    return "".join(texts) if len(texts) == len(parts) else None
+    if isinstance(content, str) or not content or not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
 
 
 def _chat(
@@ -246,70 +211,58 @@ def _chat(
     prompt, which are not trained."""
     system = _system(record)
     if system and messages[0]["role"] != "system":
-        messages, given = [{"role": "system", "content": system}, *messages], given + bool(given)
+        messages, given = [_said(system, "system"), *messages], given + bool(given)
         completion = None if completion is None else completion + 1
-    _check_turns(messages)
-    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    trained = tuple(_is_trained(messages[number], number) and number >= given for number in answers)
+    answers: list[int] = []
+    trained: list[bool] = []
+    is_asked = False
+    for number, message in enumerate(messages):
+        role, content = message["role"], message["content"]
+        if role == "assistant" and not is_asked:
+            raise InputError(f"turn {number + 1} is the assistant's, but no question comes before it")
+        is_asked = is_asked or role in ("user", "tool")
+        if role not in ("system", "tool") and not message.get("tool_calls") and not content.strip():
+            raise InputError(f"turn {number + 1} ({role}) is empty")
+        if role == "assistant":
+            weights = {name: message[name] for name in TURN_FIELDS if message.get(name) is not None}
+            for name, value in weights.items():
+                if value not in (0, 1):
+                    raise InputError(
+                        f"{name} of turn {number + 1} is {value!r}; expected true or false, or 1 or 0"
+                    )
+            answers.append(number)
+            trained.append(number >= given and all(weights.values()))
     if not any(trained):
         raise InputError("no turn is trained on: there is no assistant turn, or every weight is 0")
     masked = record.get("mask")
     if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
         raise InputError(f"mask is {masked!r}: the assistant's turns are not trained on")
+    tools = record.get("tools")
+    tools = _parsed(tools, "tools") if not isinstance(tools, str) or tools.strip() else None
+    if tools and not isinstance(tools, list):
+        raise InputError(f"tools is a JSON {type(tools).__name__}; expected a list")
+    kept = ({key: value for key, value in each.items() if key not in TURN_FIELDS} for each in messages)
     return Chat(
-        tuple(
-            {key: value for key, value in message.items() if key not in TURN_FIELDS} for message in messages
-        ),
-        trained,
+        tuple(kept),
+        tuple(trained),
         answers[-1] if completion is None else completion,
-        _tools(record.get("tools")),
+        tuple(tools or ()) or None,
     )
 
 
-def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
-    """
-    Raises:
-        InputError: a turn other than a tool's result is empty, or the assistant speaks first.
-    """
-    asked = False
-    for number, message in enumerate(messages, 1):
-        role = message["role"]
-        if role == "assistant" and not asked:
-            raise InputError(f"turn {number} is the assistant's, but no question comes before it")
-        asked = asked or role in ("user", "tool")
-        if (
-            role not in ("system", "tool")
-            and not message.get("tool_calls")
-            and not message["content"].strip()
-        ):
-            raise InputError(f"turn {number} ({role}) is empty")
+def _said(content: str, role: str = "assistant") -> dict[str, Any]:
+    return {"role": role, "content": content}
 
 
-def _is_trained(turn: Mapping[str, Any], number: int) -> bool:
-    given = {name: turn[name] for name in TURN_FIELDS if turn.get(name) is not None}
-    for name, value in given.items():
-        if value not in (0, 1):
-            raise InputError(f"{name} of turn {number + 1} is {value!r}; expected true or false, or 1 or 0")
-    return all(given.values())
-
-
-def _tools(tools: Any) -> tuple[Any, ...] | None:
-    if isinstance(tools, str):
-        tools = _parsed(tools, "tools") if tools.strip() else None
-    if tools and not isinstance(tools, list):
-        raise InputError(f"tools is a JSON {type(tools).__name__}; expected a list")
-    return tuple(tools) if tools else None
+def _system(record: Mapping[str, Any]) -> str:
+    """The system prompt in a field of the record; "" if there is none."""
+    given = next(filter(None, map(record.get, SYSTEMS)), "")
+    if (text := _text(given)) is None:
+        raise InputError(f"the system prompt is {type(given).__name__}; expected a string or parts of text")
+    return text if text.strip() else ""
 
 
 # Questions and answers -----------------------------------------------------------------------------------------------
-
-
-def _alpaca(record: Mapping[str, Any]) -> Chat:
-    answer = _answer(record)
-    if answer is None:
-        raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
-    asked = _asked(record)
-    return _chat([*asked, _said(_unwritten(record, answer))], record, completion=len(asked))
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -322,15 +275,12 @@ def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
     history = record.get("history") or []
     if not isinstance(history, list) or not all(
-        isinstance(turn, list) and len(turn) == 2 and all(map(_is_text, turn)) for turn in history
+        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn)
+        for turn in history
     ):
         raise InputError("history is not a list of pairs of strings, each a question and an answer")
     said = [message for asked, answered in history for message in (_said(asked, "user"), _said(answered))]
     return [*said, _said("\n\n".join(part for part in parts if part.strip()), "user")]
-
-
-def _said(content: str, role: str = "assistant") -> dict[str, Any]:
-    return {"role": role, "content": content}
 
 
 def _question(record: Mapping[str, Any]) -> str | None:
@@ -352,8 +302,12 @@ def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
     prompt, completion = _unwritten(record, "prompt"), _unwritten(record, "completion")
     if isinstance(completion, str) and not completion.strip():
         raise InputError("the completion is empty")
-    if isinstance(prompt, str) and isinstance(completion, str) and not _has_frame(record):
-        return _marked(prompt, prompt + completion)
+    if (
+        isinstance(prompt, str)
+        and isinstance(completion, str)
+        and not (_system(record) or record.get("tools"))
+    ):
+        return MarkedText(prompt + completion, ((len(prompt), len(prompt + completion)),))
     asked = [_said(prompt, "user")] if isinstance(prompt, str) else _turns(record, "prompt")
     answered = [_said(completion)] if isinstance(completion, str) else _turns(record, "completion")
     if asked[-1]["role"] == answered[0]["role"] == "assistant":
@@ -364,53 +318,44 @@ def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
     return _chat([*asked, *answered], record, completion=len(asked), given=len(asked))
 
 
-def _has_frame(record: Mapping[str, Any]) -> bool:
-    """Whether a record has a system prompt or tools, which need a chat template."""
-    return bool(_system(record) or record.get("tools"))
-
-
-def _system(record: Mapping[str, Any]) -> str:
-    """The system prompt in a field of the record; "" if there is none."""
-    given = next(filter(None, map(record.get, SYSTEMS)), "")
-    text = _text(given)
-    if text is None:
-        raise InputError(f"the system prompt is {type(given).__name__}; expected a string or parts of text")
-    return text if text.strip() else ""
-
-
-def _marked(prompt: str, text: str) -> MarkedText:
-    return MarkedText(text, ((len(prompt), len(text)),))
-
-
 # Pairs ---------------------------------------------------------------------------------------------------------------
 
 
 def _pair(record: Mapping[str, Any]) -> Pair:
-    chosen, rejected = (_unwritten(record, name) for name in ("chosen", "rejected"))
+    sides = {name: _unwritten(record, name) for name in ("chosen", "rejected")}
+    chosen, rejected = sides.values()
     if chosen == rejected:
         raise InputError("chosen and rejected are the same")
-    prompt = _prompt_of_pair(record)
-    texts = [side for side in (chosen, rejected) if isinstance(side, str)]
-    for name, side in (("chosen", chosen), ("rejected", rejected)):
+    for name, side in sides.items():
         if not side or (isinstance(side, str) and not side.strip()):
             raise InputError(f"{name} is empty")
-    if len(texts) == 2 and not isinstance(prompt, list) and not _has_frame(record):
-        return _pair_of_texts(prompt, *texts)
-    asked = [_said(prompt, "user")] if isinstance(prompt, str) else prompt or []
-    sides = [_side(record, name) for name in ("chosen", "rejected")]
-    if all(side[0]["role"] != "assistant" for side in sides):
-        # Each side repeats the prompt.
-        if asked and not all(_begins_with(side, asked) for side in sides):
-            raise InputError("chosen and rejected do not begin with the prompt")
-        asked = []
-    better, worse = ([*asked, *side] for side in sides)
-    alike = _alike(better, worse)
-    for name, messages in (("chosen", better), ("rejected", worse)):
+    asked = _prompt_of_pair(record)
+    are_texts = isinstance(chosen, str) and isinstance(rejected, str)
+    if are_texts and not isinstance(asked, list) and not (_system(record) or record.get("tools")):
+        return _pair_of_texts(asked, chosen, rejected)
+    before = [_said(asked, "user")] if isinstance(asked, str) else asked or []
+    # A string is the assistant's answer, an object is one turn.
+    better, worse = (
+        [_said(side)]
+        if isinstance(side, str)
+        else _turns({name: [side]} if isinstance(side, Mapping) else record, name)
+        for name, side in sides.items()
+    )
+    if "assistant" in (better[0]["role"], worse[0]["role"]):
+        better, worse = [*before, *better], [*before, *worse]
+    elif before and not all(_holds(side[:-1], before[-1]["content"]) for side in (better, worse)):
+        raise InputError("chosen and rejected do not begin with the prompt")
+    alike = common(better, worse)
+    for name, messages in zip(sides, (better, worse), strict=True):
         if alike == len(messages):
             raise InputError(f"{name} is only the beginning of the other side: it has no own answer")
     if not any(message["role"] == "user" for message in better[:alike]):
         raise InputError("chosen and rejected have no common prompt")
     return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
+
+
+def _holds(messages: Sequence[Mapping[str, Any]], asked: str) -> bool:
+    return any((message["content"] or "").strip() == asked.strip() for message in messages)
 
 
 def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | None:
@@ -423,72 +368,31 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | N
             return turns
     if _question(record) is not None:
         return _asked(record)
-    if _is_text(record.get("input")):
-        return [_said(_unwritten(record, "input"), "user")]
-    return None
-
-
-def _side(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A side of a pair as messages: a string is the assistant's answer, an object is one turn."""
-    side = record[name]
-    if isinstance(side, str):
-        return [_said(side)]
-    return _turns({name: [side]} if isinstance(side, Mapping) else record, name)
-
-
-def _begins_with(side: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> bool:
-    if len(asked) == 1:
-        # A system prompt may stand before the question.
-        return any((message["content"] or "").strip() == asked[0]["content"].strip() for message in side[:-1])
-    return list(side[: len(asked)]) == list(asked)
-
-
-def _alike(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Length of the common beginning."""
-    return next(
-        (place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other),
-        min(len(a), len(b)),
-    )
+    is_asked = isinstance(asked := record.get("input"), str) and asked.strip()
+    return [_said(_unwritten(record, "input"), "user")] if is_asked else None
 
 
 def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
     if not prompt:
-        prompt = _common_prompt(chosen, rejected)
+        # The common beginning, up to where the last answer in it begins, else up to the end of a word.
+        alike = chosen[: common(chosen, rejected)]
+        begins = [found.end() for found in _ANSWER_BEGINS.finditer(alike)]
+        if not begins and alike in (chosen, rejected):
+            raise InputError("chosen or rejected is only the beginning of the other: it has no own answer")
+        prompt = alike[: begins[-1]] if begins else re.sub(r"[ \t]*\w*$", "", alike)
+        if not prompt.strip():
+            raise InputError(
+                "chosen and rejected have no common beginning, and the record has no field prompt; add one"
+            )
     elif not (chosen.startswith(prompt) and rejected.startswith(prompt)):
         chosen, rejected = prompt + chosen, prompt + rejected
     for name, text in (("chosen", chosen), ("rejected", rejected)):
         if not text[len(prompt) :].strip():
             raise InputError(f"{name} is only the prompt: it has no answer")
-    return Pair(_marked(prompt, chosen), _marked(prompt, rejected))
+    return Pair(*(MarkedText(text, ((len(prompt), len(text)),)) for text in (chosen, rejected)))
 
 
-def _common_prompt(chosen: str, rejected: str) -> str:
-    """The common beginning of two texts, up to where the last answer in it begins, else up to the end of a word.
-
-    Raises:
-        InputError: nothing is common, or one text is the beginning of the other.
-    """
-    alike = chosen[: _alike(chosen, rejected)]
-    begins = [found.end() for found in _ANSWER_BEGINS.finditer(alike)]
-    if begins:
-        return alike[: begins[-1]]
-    if alike in (chosen, rejected):
-        raise InputError("chosen or rejected is only the beginning of the other: it has no own answer")
-    prompt = re.sub(r"[ \t]*\w*$", "", alike)
-    if not prompt.strip():
-        raise InputError(
-            "chosen and rejected have no common beginning, and the record has no field prompt; add one"
-        )
-    return prompt
-
-
-_CONVERSATIONS: dict[str, Callable[[Mapping[str, Any]], Conversation]] = {
-    "prompt_completion": _prompt_completion,
-    "alpaca": _alpaca,
-    "pairs": _pair,
-}
-_LEADING = {"prompt_completion": ("completion",), "alpaca": ANSWERS, "pairs": ("chosen", "rejected")}
-"""Form -> fields; a record with none of them has another form. Lists of turns have the form of their field's name."""
+# Values --------------------------------------------------------------------------------------------------------------
 
 
 def without_nulls(value: Any) -> Any:
@@ -521,11 +425,14 @@ def refuse_written(value: Any, name: str) -> None:
         )
 
 
-def _parsed(text: str, name: str) -> Any:
+def _parsed(value: Any, name: str) -> Any:
+    """A value, or what its JSON says if it is a string."""
+    if not isinstance(value, str):
+        return value
     try:
-        return orjson.loads(text)
+        return orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        refuse_written(text, name)
+        refuse_written(value, name)
         raise InputError(f"{name} is a string that is not JSON: {error}") from None
 
 
@@ -540,11 +447,3 @@ def is_turns(value: Any) -> bool:
     return isinstance(first, Mapping) and (
         {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()
     )
-
-
-def _is_filled(value: Any) -> bool:
-    return isinstance(value, str) or is_turns(value)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())

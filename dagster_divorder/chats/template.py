@@ -1,9 +1,8 @@
 """Renders conversations with a model's chat template, and locates the trained characters of their turns.
 
-Templates may mark their assistant turns (`{% generation %}`); transformers' own tracker reads these marks. For the
-others transformers returns a mask of zeros. Here a second rendering locates their turns: it has a sentinel in every
-message, and differs from the real one in the sentinels alone. A turn begins after the generation prompt, and ends after
-the control tokens that close it.
+A template may mark its assistant turns (`{% generation %}`), and transformers' tracker reads the marks. Of any other
+template, a second rendering locates the turns: every message has a sentinel in it, and the two renderings differ in the
+sentinels alone. A turn begins after the generation prompt, and ends after what the template writes behind an answer.
 
 Guarantee: the text is the same as from `apply_chat_template(tokenize=False)`. A turn that cannot be located is an
 error, never a mask of zeros. A conversation gives the same text on every day: templates that print today's date print
@@ -11,8 +10,7 @@ DATE.
 Cost: two renderings a conversation (one if the template has marks), some 50 us a turn, linear in its turns. An answer
 with tool calls, or with no header before it, costs a short rendering more.
 Source: transformers' `apply_chat_template`.
-Known weakness: a template that cuts contents by their length is refused, because sentinels are cut, too. A control
-token that closes only turns of users is taken for one that closes all turns.
+Known weakness: a template that cuts contents by their length is refused, because sentinels are cut, too.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, pairwise
 from typing import Any
 
 import xxhash
 
-from dagster_divorder.chats.document import Chat, Conversation, Pair
+from dagster_divorder.chats.document import Chat, Conversation, Pair, common, tool_name
 from dagster_divorder.errors import InputError
 
 Message = Mapping[str, Any]
@@ -36,12 +34,11 @@ Span = tuple[int, int]
 
 WITH_TOOLS = "tool_use"
 """The name of the template of conversations with tools."""
-VERSION = 3
+VERSION = 4
 """Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template prints it if there is no clock."""
-DATE_PARTS = "aAbBcdDeFhHIjklmMpRSTuUVwWxXyY"
-"""Format letters of `strftime`."""
+TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Errors that templates raise besides jinja's own."""
 
@@ -59,7 +56,6 @@ TAIL = 30
 """Characters at the end of an answer that identify its span."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message with the model's reasoning before its answer."""
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class ChatTemplate:
     tools.
 
     Raises:
-        InputError: the template is not valid Jinja, or gives another text each time.
+        InputError: the template is not valid Jinja, or prints today's date in a form that is not written out.
     """
 
     def __init__(
@@ -88,20 +84,29 @@ class ChatTemplate:
         control: Collection[str],
         stops: Collection[str] = (),
         with_tools: str | None = None,
+        probe_tools: Sequence[Any] | None = None,
     ) -> None:
+        from jinja2 import Environment, TemplateSyntaxError
+
         parts = (template, tuple(sorted(named.items())), tuple(sorted(control)), tuple(sorted(stops)))
         self._source = parts if with_tools is None else (*parts, with_tools)
-        self._probe_tools: Sequence[Any] | None = None
-        self.with_tools: ChatTemplate | None = None
-        if with_tools is not None:
-            self.with_tools = ChatTemplate(with_tools, named, control, stops)
-            self.with_tools._probe_tools = PROBE_TOOLS
-        _check_jinja(template)
-        self.template = _dated(template)
+        try:
+            # Jinja does not know the tags of marks.
+            Environment(extensions=["jinja2.ext.loopcontrols"]).parse(MARK.sub("", template))
+        except (TemplateSyntaxError, RecursionError) as error:
+            raise InputError(f"the chat template is not Jinja: {error}") from None
+        self.template = TODAY.sub(lambda call: repr(DATE.strftime(call[2])), template)
+        if re.search(r"strftime_now\(", self.template):
+            raise InputError(
+                "the chat template prints today's date in a form that is not a string; expected one such as "
+                "strftime_now('%Y-%m-%d')"
+            )
         self.marked = MARK.search(template) is not None
-        self._named, self._stops = dict(named), frozenset(stops)
-        self._control = frozenset(control) | self._stops
-        self._controls = re.compile(_any_of(self._control) or "(?!)")
+        self.with_tools: ChatTemplate | None = None
+        if with_tools:
+            self.with_tools = ChatTemplate(with_tools, named, control, stops, probe_tools=PROBE_TOOLS)
+        self._probe_tools, self._named, self._stops = probe_tools, dict(named), frozenset(stops)
+        self._controls = re.compile(_any_of({*control, *stops}) or "(?!)")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChatTemplate) and self._source == other._source
@@ -151,41 +156,35 @@ class ChatTemplate:
             InputError: the template refuses the conversation, leaves out a part of it, or an assistant turn cannot be
                 located.
         """
-        if tools and self.with_tools is not None:
+        if tools and self.with_tools:
             return self.with_tools.render(messages, tools)
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-        texts, marks = self._rendered(self.given(messages), tools, return_assistant_tokens_mask=self.marked)
-        text: str = texts[0]
-        if self.marked:
-            spans = [span for span in marks[0] if span[0] < span[1]]
-            turns = self._marked_turns(text, spans, messages, answers, tools)
-        else:
-            turns = [(turn,) for turn in self._turns(text, messages, answers, tools)]
-        self._check_all_is_written(text, turns, [messages[number] for number in answers], tools)
-        return Rendered(text, tuple(turns))
-
-    def _check_all_is_written(
-        self,
-        text: str,
-        turns: Sequence[Sequence[Span]],
-        answers: Sequence[Message],
-        tools: Sequence[Any] | None,
-    ) -> None:
-        """
-        Raises:
-            InputError: the template leaves out tools, tool calls or reasoning.
-        """
-        if left_out := [name for name in map(_tool_name, tools or ()) if name not in text]:
+        text, marks = self._rendered(messages, tools, return_assistant_tokens_mask=self.marked)
+        spans = [(first, last) for first, last in marks if first < last]
+        if self.marked and not spans:
+            raise InputError("the chat template marks no part of the conversation as the assistant's")
+        turns: list[tuple[Span, ...]] = [(span,) for span in spans]
+        if len(spans) != len(answers) or not all(
+            _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
+            for number, (first, last) in zip(answers, spans, strict=True)
+        ):
+            turns = [(turn,) for turn in self._located(text, messages, answers, tools)]
+            if self.marked:
+                # A template may mark several parts of a turn, or none.
+                bounds = pairwise([0, *(turn[0][1] for turn in turns[:-1]), len(text)])
+                turns = [tuple(span for span in spans if first <= span[0] < last) for first, last in bounds]
+        # What a template leaves out would be silently missing.
+        if unwritten := [name for name in map(tool_name, tools or ()) if name not in text]:
             raise InputError(
-                f"the chat template does not write the record's tool {left_out[0]!r}; use a template that writes "
+                f"the chat template does not write the record's tool {unwritten[0]!r}; use a template that writes "
                 "tools, or remove the field tools"
             )
-        for message, turn in zip(answers, turns, strict=True):
-            said = "".join(text[first:last] for first, last in turn)
-            names = map(_tool_name, message.get("tool_calls") or ())
-            if left_out := [name for name in names if name not in said]:
+        for number, turn in zip(answers, turns, strict=True):
+            message, said = messages[number], "".join(text[first:last] for first, last in turn)
+            names = [*map(tool_name, message.get("tool_calls") or ())]
+            if unwritten := [name for name in names if said.count(name) < names.count(name)]:
                 raise InputError(
-                    f"the chat template does not write the call of {left_out[0]!r} into its answer; use a template "
+                    f"the chat template does not write the call of {unwritten[0]!r} into its answer; use a template "
                     "that writes tool calls"
                 )
             # transformers passes the reasoning under the first two names, whatever the field's name.
@@ -194,31 +193,9 @@ class ChatTemplate:
                 raise InputError(
                     f"the chat template does not read {unread[0]} of a message; write it into the content, or remove it"
                 )
+        return Rendered(text, tuple(turns))
 
-    def _marked_turns(
-        self,
-        text: str,
-        spans: Sequence[Span],
-        messages: Sequence[Message],
-        answers: Sequence[int],
-        tools: Sequence[Any] | None,
-    ) -> list[tuple[Span, ...]]:
-        """The spans of a template's marks, by answer."""
-        if not spans:
-            raise InputError("the chat template marks no part of the conversation as the assistant's")
-        if len(spans) == len(answers) and all(
-            _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
-            for number, (first, last) in zip(answers, spans, strict=True)
-        ):
-            return [(span,) for span in spans]
-        # A template may mark several parts of a turn, or none.
-        ends = [end for _, end in self._turns(text, messages, answers, tools)]
-        return [
-            tuple(span for span in spans if lower <= span[0] < upper)
-            for lower, upper in pairwise([0, *ends[:-1], len(text)])
-        ]
-
-    def _turns(
+    def _located(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
     ) -> list[Span]:
         """The span of each assistant message in the conversation's text.
@@ -227,67 +204,65 @@ class ChatTemplate:
             InputError: the text does not hold an answer, or its beginning or end cannot be located.
         """
         marked = [_with_sentinel(message, number) for number, message in enumerate(messages)]
-        places = _places(text, self._text(marked, tools))
+        pieces = SENTINELS.split(self._rendered(marked, tools)[0])
+        if "".join(pieces[::2]) != text:
+            raise InputError(
+                "no turn can be located, because the chat template cuts or replaces contents; use one with "
+                "{% generation %} marks"
+            )
+        places: dict[int, int] = {}
+        for number, place in zip(map(int, pieces[1::2]), accumulate(map(len, pieces[::2])), strict=False):
+            places.setdefault(number, place)
         lead = [*(message for message in messages[:1] if message["role"] != "user"), QUESTION]
 
-        def behind(number: int, last: int, *, prompt: bool) -> str:
-            """What the template writes behind an answer's sentinel, after a short question, up to message `last`."""
-            own = self._tried([*lead, marked[number], *messages[number + 1 : last]], tools, prompt=prompt)
+        def behind(number: int, until: int, *, prompt: bool) -> str:
+            """What the template writes behind an answer's sentinel, after a short question, up to message `until`."""
+            own = self._tried([*lead, marked[number], *messages[number + 1 : until]], tools, prompt=prompt)
             return SENTINELS.sub("", own.partition(SENTINEL.format(number))[2])
 
         turns: list[Span] = []
+        before = 0
         for number, last in zip(answers, [None, *answers], strict=False):
             if number not in places:
                 raise InputError(f"the chat template does not write the content of message {number + 1}")
             start = end = places[number]
-            calls, content = messages[number].get("tool_calls"), _content(messages[number]).strip()
-            if not calls and text.endswith(content, 0, end):
-                start -= len(content)
-            turn_before = turns[-1][1] if turns else 0
+            calls, content = messages[number].get("tool_calls"), _content(messages[number])
+            if not calls and text.endswith(content.strip(), 0, end):
+                start -= len(content.strip())
+            # The header begins after the previous message: behind the rest of its content, if that is written as it is.
             asked = places.get(number - 1, 0)
-            # Without a generation prompt white space may be all that closes a question.
-            asked = _content_end(text, messages[number - 1], asked, stripped=bool(self._prompt))
-            first = asked if turn_before < asked <= start else turn_before
-            at, opening = self._header_between(text, first, start)
-            if not opening:
+            rest = _content(messages[number - 1])[_cut(messages[number - 1]) :].rstrip()
+            asked += len(rest) if text.startswith(rest, asked) else 0
+            asked = asked if before < asked <= start else before
+            found = ((text.find(each, asked, start + len(each) - 1), each) for each in self._openings)
+            first = next((at + len(opening) for at, opening in found if at >= 0), None)
+            if first is None and last is not None:
                 # A template may write no header here, for example after the results of calls.
-                at = 0 if last is None else places[last]
-                opening = (
-                    self._tried(messages[:number], tools, prompt=True)
-                    if last is None
-                    else behind(last, number, prompt=True)
-                )
-                if at + len(opening) < turn_before or not text.startswith(opening, at):
-                    opening = ""
+                header, at = behind(last, number, prompt=True), places[last]
+                if header and at + len(header) >= before and text.startswith(header, at):
+                    first = at + len(header)
             if calls:
                 # What a last message ends with may differ.
                 end = self._same(text, behind(number, number + 1, prompt=False), start)
-                is_located = bool(opening) and start + len(_tool_name(calls[0])) < end
-            else:
-                is_located = bool(opening) or start < end
-            if not is_located:
+            written = first is not None and start + len(tool_name(calls[0])) < end if calls else start < end
+            if not written and (calls or first is None):
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
                 )
             if closed := self._closing.match(text, end):
                 end = closed.end()
-            elif not calls:
-                spaces = _content(messages[number])[len(_content(messages[number]).rstrip()) :]
-                end += len(spaces) if text.startswith(spaces, end) else 0
-            turns.append((at + len(opening) if opening else start, end))
+            elif not calls and text.startswith(spaces := content[len(content.rstrip()) :], end):
+                end += len(spaces)
+            turns.append((start if first is None else first, end))
+            before = end
         return turns
-
-    def _header_between(self, text: str, first: int, last: int) -> tuple[int, str]:
-        """(place, header) of the header that begins in [first, last); (last, "") if there is none."""
-        found = ((text.find(each, first, last + len(each) - 1), each) for each in self._openings)
-        return next(((at, each) for at, each in found if at >= 0), (last, ""))
 
     @cached_property
     def _prompt(self) -> str:
         """The generation prompt; "" if the template has none."""
-        asked = self._text([QUESTION], self._probe_tools, prompt=True)
-        return asked[self._same(asked, self._text([QUESTION], self._probe_tools)) :]
+        asked = self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0]
+        return asked[self._same(asked, self._rendered([QUESTION], self._probe_tools)[0]) :]
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -295,7 +270,7 @@ class ChatTemplate:
         template may write before some answers, such as answers without reasoning. Without a generation prompt: what
         closes the question."""
         if not self._prompt:
-            closed = self._text([QUESTION], self._probe_tools).partition(ASKED)[2]
+            closed = self._rendered([QUESTION], self._probe_tools)[0].partition(ASKED)[2]
             return [closed] if closed else []
         edges = re.finditer(rf"\s+|{self._controls.pattern}", self._prompt)
         # A cut before a word is left out: the word may be the role.
@@ -304,70 +279,70 @@ class ChatTemplate:
 
     @cached_property
     def _closing(self) -> re.Pattern[str]:
-        """Matches what closes a turn: control tokens, except those that begin one, and any text before them."""
+        """Matches what the template writes behind an answer: up to the header of the next message, or at the end."""
 
-        def behind(*following: Message) -> str:
+        def behind(*following: Message) -> str | None:
             text = self._tried([QUESTION, ANSWER, *following], self._probe_tools)
             between, is_written, _ = text.partition(ANSWERED)[2].partition(NEXT)
-            return between if is_written or not following else ""
+            return between if text and (is_written or not following) else None
 
-        def first_control(text: str) -> str | None:
-            found = self._controls.search(text)
-            return found.group() if found else None
-
-        last = behind()
-        betweens = [behind({"role": role, "content": NEXT}) for role in ("user", "system", "tool")]
-        opener = first_control(self._prompt)
-        openers = {opener, self._named.get("bos_token")}
-        for between in betweens:
-            at = between.find(opener) if opener else -1
-            openers.add(first_control(between[at if at >= 0 else self._same(between, last) :]))
-        closing, opening = _any_of(self._control - openers), _any_of(self._stops & openers)
-        ways = [rf"(?:{closing})(?:\s*(?:{closing}))*\s*"] if closing else []
-        # Some models, such as GLM, stop by beginning the next turn; they are trained to.
-        ways += [opening] if opening else []
-        # What the template writes after an answer, up to the token that ends the turn.
-        ended = [each for each in (*betweens, last) if self._controls.search(each)]
-        texts = _any_of({self._controls.split(each)[0] for each in ended})
-        return re.compile(rf"\s*(?:{texts})?(?:{'|'.join(ways)})" if ways else r"\s*")
+        last = behind() or ""
+        closings, stops, opener = {last.strip()}, set[str](), self._controls.search(self._prompt)
+        for role in ("user", "system", "tool"):
+            between = behind({"role": role, "content": NEXT})
+            if between is None:
+                continue
+            header = between.find(opener.group()) if opener else -1
+            header = header if header >= 0 else self._same(between, last)
+            closing, token = between[:header], self._controls.search(between, header)
+            if token and token.group() in self._stops and not between[: token.start()].strip():
+                # Some models, such as GLM, stop by beginning the next turn; they are trained to.
+                stops.add(token.group())
+            closings.add(closing.strip())
+        closings = {each for each in closings if self._controls.search(each)} or closings - {""}
+        ways = [rf"(?:{_any_of(closings)})\s*"] if closings else []
+        return re.compile(rf"\s*(?:{'|'.join([*ways, *map(re.escape, stops)])})" if ways or stops else "(?!)")
 
     def _same(self, text: str, other: str, start: int = 0) -> int:
         """The end of what is the same in a text from `start` on and in another, not inside a control token of the
         text."""
-        letters = zip(text[start : start + len(other)], other, strict=False)
-        same = start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], letters))
-        for token in self._controls.finditer(text, start):
-            if token.end() > same:
-                return min(same, token.start())
-        return same
-
-    def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False) -> str:
-        text: str = self._rendered(self.given(messages), tools, add_generation_prompt=prompt)[0][0]
-        return text
+        same = start + common(text[start : start + len(other)], other)
+        token = next((token for token in self._controls.finditer(text, start) if token.end() > same), None)
+        return min(same, token.start()) if token else same
 
     def _tried(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False
     ) -> str:
-        """As `_text`; "" if the template refuses the messages."""
+        """The text of a conversation; "" if the template refuses it."""
         with suppress(InputError):
-            return self._text(messages, tools, prompt=prompt)
+            return self._rendered(messages, tools, add_generation_prompt=prompt)[0]
         return ""
 
-    def given(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Messages as the template reads them."""
-        # As in transformers, templates do not see null values.
-        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
-        return [_in_parts(message) for message in given] if self._takes_parts else given
-
-    def _rendered(self, given: list[dict[str, Any]], tools: Sequence[Any] | None, **options: Any) -> Any:
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        *,
+        in_parts: bool | None = None,
+        **options: Any,
+    ) -> tuple[str, list[Span]]:
+        """(the text of a conversation; the spans of its marks, if they are asked for)."""
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        # As in transformers, templates do not see null values.
+        given = [{name: value for name, value in each.items() if value is not None} for each in messages]
+        if self._takes_parts if in_parts is None else in_parts:
+            for message in given:
+                if isinstance(content := message.get("content"), str):
+                    message["content"] = [{"type": "text", "text": content}]
         named: dict[str, Any] = {"tools": tools, **options, **self._named}
         try:
-            return render_jinja_template([given], chat_template=self.template, **named)
+            rendered: Any = render_jinja_template([given], chat_template=self.template, **named)
         except (TemplateError, *REFUSALS) as error:
             raise InputError(f"the chat template refuses the conversation: {error}") from None
+        texts, marks = rendered
+        return texts[0], marks[0] if marks else []
 
     @cached_property
     def _takes_parts(self) -> bool:
@@ -376,60 +351,14 @@ class ChatTemplate:
         Raises:
             InputError: the template writes the content of a question in neither form.
         """
-        for as_parts in (False, True):
-            try:
-                question = _in_parts(QUESTION) if as_parts else dict(QUESTION)
-                text = self._rendered([question], self._probe_tools)[0][0]
-            except InputError:
-                if as_parts:
-                    raise
-                continue
-            if ADDRESS.search(text):
-                raise InputError(
-                    "the chat template writes an address in memory, which differs in each process; expected a template "
-                    "that calls its functions"
-                )
-            if ASKED in text:
-                return as_parts
+        with suppress(InputError):
+            if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=False)[0]:
+                return False
+        if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=True)[0]:
+            return True
         raise InputError(
             "the chat template does not write the user's messages; expected the content of every message"
         )
-
-
-def _check_jinja(template: str) -> None:
-    """
-    Raises:
-        InputError: the template is not valid Jinja, or uses random values.
-    """
-    from jinja2 import Environment, TemplateSyntaxError, nodes
-
-    try:
-        # Jinja does not know the tags of marks.
-        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(MARK.sub("", template))
-    except (TemplateSyntaxError, RecursionError) as error:
-        raise InputError(f"the chat template is not Jinja: {error}") from None
-    if any(called.name == "random" for called in tree.find_all(nodes.Filter)):
-        raise InputError(
-            "the chat template uses random values; expected one that writes the same text each time"
-        )
-
-
-def _dated(template: str) -> str:
-    """The template with DATE instead of today's date, so that its text is the same on every day.
-
-    A macro replaces the function, because the template beside an export must print the same date.
-    """
-    if "strftime_now" not in template:
-        return template
-    parts = {
-        f"%{flag}{letter}": DATE.strftime(f"%{flag}{letter}") for flag in ("-", "") for letter in DATE_PARTS
-    }
-    return (
-        "{%- macro strftime_now(form) -%}{%- set date = namespace(text=form) -%}"
-        f"{{%- for part, text in {parts!r}.items() -%}}"
-        "{%- set date.text = date.text.replace(part, text) -%}"
-        "{%- endfor -%}{{- date.text -}}{%- endmacro %}\n" + template  # the line break ends with the macro
-    )
 
 
 def _content(message: Message) -> str:
@@ -462,46 +391,6 @@ def _cut(message: Message) -> int:
     content = _content(message)
     in_half = 0 if message["role"] == "assistant" else (len(content.strip()) + 1) // 2
     return len(content.rstrip()) - in_half
-
-
-def _places(text: str, marked: str) -> dict[int, int]:
-    """The place in a text of each sentinel of its second rendering, by number.
-
-    Raises:
-        InputError: the two differ in more than sentinels.
-    """
-    pieces = SENTINELS.split(marked)
-    if "".join(pieces[::2]) != text:
-        raise InputError(
-            "no turn can be located, because the chat template cuts or replaces contents; use one with "
-            "{% generation %} marks"
-        )
-    places: dict[int, int] = {}
-    for number, place in zip(map(int, pieces[1::2]), accumulate(map(len, pieces[::2])), strict=False):
-        places.setdefault(number, place)
-    return places
-
-
-def _content_end(text: str, message: Message, place: int, *, stripped: bool) -> int:
-    """The end of a message's content in a text, if the template writes it as it is. place: of its sentinel. stripped:
-    without white space at the end."""
-    rest = _content(message)[_cut(message) :]
-    if stripped or not text.startswith(rest, place):
-        rest = rest.rstrip()
-    return place + len(rest) if text.startswith(rest, place) else place
-
-
-def _tool_name(tool: Any) -> str:
-    """The name of a tool or of a called tool; "" if it has none."""
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) else ""
-
-
-def _in_parts(message: Message) -> dict[str, Any]:
-    content = message.get("content")
-    in_parts = {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else {}
-    return {**message, **in_parts}
 
 
 def _any_of(tokens: Collection[str]) -> str:

@@ -1,10 +1,8 @@
 """A base model made from the corpus itself, with no download: a byte-level BPE tokenizer and a PPMI-SVD table.
 
-Guarantee: an ordinary Hugging Face checkpoint (config.json, tokenizer.json, tokenizer_config.json,
-model.safetensors). Its bytes depend on texts, settings and seed alone, not on the number of threads. It is a Llama
-without layers. The file holds every weight of its architecture, so transformers draws none at random.
-Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s beside other work, 3 s of them for
-BPE; see core/vectors/ppmi.py for memory.
+Guarantee: an ordinary Hugging Face checkpoint, a Llama without layers, of which transformers draws no weight at random.
+Its bytes depend on texts, settings and seed alone, not on the number of threads.
+Cost (2-core EPYC, 16 MB of newsgroups, vocabulary 32,768, 128 dims): 12 to 22 s; memory: see core/vectors/ppmi.py.
 Sources: Sennrich, Haddow and Birch 2016 (BPE); Levy, Goldberg and Dagan 2015 (PPMI-SVD).
 Known weakness: a language that the sample lacks becomes bytes, whose vectors are useless. Measured choices:
 docs/decisions/base-model.md.
@@ -12,12 +10,11 @@ docs/decisions/base-model.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
@@ -76,10 +73,32 @@ def train(
         ids, lengths = encoder.encode(texts)
     with progress("vectors of tokens"):
         table = token_vectors(ids, lengths, encoder.vocab_size, dim, seed=seed)
-    _save(directory, table.vectors, special_ids(directory)["eos"])
+    vocabulary, eos = encoder.vocab_size, special_ids(directory)["eos"]
+    # Llama asks that the heads divide the width: as many as leave at least HEAD_DIM columns to each.
+    heads = next(heads for heads in range(max(1, dim // HEAD_DIM), 0, -1) if dim % heads == 0)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocabulary,
+        "hidden_size": dim,
+        "intermediate_size": 4 * dim,
+        "num_hidden_layers": 0,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": eos,
+        "eos_token_id": eos,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    norm = np.ones(dim, np.float32)
+    write_checkpoint(
+        directory, config, {"model.embed_tokens.weight": table.vectors, "model.norm.weight": norm}
+    )
     return {
         "tokens_seen": len(ids),
-        "vocabulary": encoder.vocab_size,
+        "vocabulary": vocabulary,
         "dim": dim,
         "rank": table.rank,
         "explained_variance": round(table.explained, 6),
@@ -104,7 +123,9 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
         show_progress=False,
     )
     try:
-        tokenizer.train_from_iterator(_share(texts, seed), trainer)
+        # Texts in an order drawn from the seed, up to TOKENIZER_BYTES.
+        order = np.random.default_rng(seed).permutation(len(texts))
+        tokenizer.train_from_iterator(capped((texts[at] for at in order), TOKENIZER_BYTES), trainer)
     except UnicodeEncodeError as error:
         raise InputError("a text holds a lone surrogate; expected valid Unicode") from error
     (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
@@ -117,36 +138,4 @@ def _train_tokenizer(texts: Sequence[str], directory: Path, vocab_size: int, see
             "model_max_length": CONTEXT,
             "clean_up_tokenization_spaces": False,
         },
-    )
-
-
-def _share(texts: Sequence[str], seed: int) -> Iterator[str]:
-    """Texts in an order drawn from `seed`, up to TOKENIZER_BYTES."""
-    order = np.random.default_rng(seed).permutation(len(texts))
-    return capped((texts[at] for at in order), TOKENIZER_BYTES)
-
-
-def _save(directory: Path, vectors: NDArray[np.float32], eos_id: int | None) -> None:
-    vocabulary, dim = vectors.shape
-    # Llama asks that the heads divide the width: as many as leave at least HEAD_DIM columns to each.
-    heads = next(heads for heads in range(max(1, dim // HEAD_DIM), 0, -1) if dim % heads == 0)
-    write_checkpoint(
-        directory,
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "vocab_size": vocabulary,
-            "hidden_size": dim,
-            "intermediate_size": 4 * dim,
-            "num_hidden_layers": 0,
-            "num_attention_heads": heads,
-            "num_key_value_heads": heads,
-            "head_dim": HEAD_DIM,
-            "max_position_embeddings": CONTEXT,
-            "bos_token_id": eos_id,
-            "eos_token_id": eos_id,
-            "tie_word_embeddings": True,
-            "dtype": "float32",
-        },
-        {"model.embed_tokens.weight": vectors, "model.norm.weight": np.ones(dim, np.float32)},
     )

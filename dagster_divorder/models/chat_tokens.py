@@ -1,13 +1,11 @@
 """Turns conversations into token ids, with the spans of tokens that a model may be trained on.
 
-Letters: n documents, P texts (a pair is two), T tokens, K spans, V ids.
-Guarantee: the ids are the same as from `apply_chat_template(tokenize=True)`: control tokens in a conversation become
-control tokens. A plain text has the same ids as in a corpus of plain texts. A token belongs to a span of characters if
-it holds one of them.
-Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before. A
-text whose tokens have other bytes than the text is tokenised by `tokenizers`, which is slower.
-Known weakness: `tokenizers` also takes all texts of a tokenizer that is neither byte-level nor has byte fallback, and
-texts with a control token that strips spaces.
+Letters: n documents, T tokens, K spans, V ids.
+Guarantee: the ids are those of `apply_chat_template(tokenize=True)`; a plain text has the same ids as in a corpus of
+plain texts. A token belongs to a span of characters if it holds one of them.
+Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before.
+Known weakness: `tokenizers`, which is slower, takes texts whose tokens have other bytes than the text: those of a
+tokenizer that is neither byte-level nor has byte fallback, and texts with a control token that strips spaces.
 """
 
 from __future__ import annotations
@@ -15,12 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import is_normalized
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -52,20 +51,11 @@ SELECTED = {"assistant": TRAINED, "last": TRAINED | LAST, "completion": TRAINED 
 """`chats.train_on` -> the kind that a span must have to be trained."""
 
 ARRAYS: dict[str, Any] = {
-    "ids": np.uint32,
-    "lengths": np.int64,
-    "turns": np.int32,
-    "spans": np.int32,
-    "span_first": np.uint32,
-    "span_last": np.uint32,
-    "span_kind": np.uint8,
+    **{"ids": np.uint32, "lengths": np.int64, "turns": np.int32, "spans": np.int32},
+    **{"span_first": np.uint32, "span_last": np.uint32, "span_kind": np.uint8},
 }
 UNKNOWN = 1 << 40
 """Bytes of a token whose text is unknown: more than any text has."""
-KEEPING = {"NFC", "Replace"}
-"""Normalizers after which the bytes of a text are known: a composed text is unchanged, and a space may become SPACE."""
-SPACE, BYTE = "\u2581", re.compile("<0x[0-9A-F]{2}>")
-"""How a vocabulary with byte fallback writes a space and a byte."""
 
 
 class Marked(NamedTuple):
@@ -98,16 +88,16 @@ class ChatEncoder:
         self._fast: Encode | None = None
         if engine == "gigatoken":
             content = check_ids(directory)
-            self._widths, self._composes = _token_bytes(content), "NFC" in _normalizers(content)
+            self._widths, self._composes = _token_bytes(content), "NFC" in _types(content, "normalizer")
             self._fast = gigatoken_encode(content, control=True)
-
-    @cached_property
-    def _texts_encoder(self) -> Encoder:
-        return load_encoder(self._directory, self._engine)
 
     @cached_property
     def _reference(self) -> Tokenizer:
         return load_reference(self._directory)
+
+    @cached_property
+    def _texts_encoder(self) -> Encoder:
+        return load_encoder(self._directory, self._engine)
 
     def encode(self, documents: pa.Array) -> dict[str, NDArray[np.generic]]:
         """Documents, large_string (n,), as tokens: `ids` uint32 (T,) and `lengths` int64 (n,); `turns` int32 (n,),
@@ -128,18 +118,14 @@ class ChatEncoder:
             tokens = iter(self.tokens(list(chain.from_iterable(parts))))
             for conversation, own in zip(conversations, parts, strict=True):
                 length = span_count = 0
-                for _ in own:
-                    of_part = next(tokens)
-                    ids.append(of_part.ids)
-                    spans.append(of_part.spans + np.array([length, length, 0]))
-                    length += len(of_part.ids)
-                    span_count += len(of_part.spans)
+                for part in islice(tokens, len(own)):
+                    ids.append(part.ids)
+                    spans.append(part.spans + np.array([length, length, 0]))
+                    length, span_count = length + len(part.ids), span_count + len(part.spans)
                 first = conversation.chosen if isinstance(conversation, Pair) else conversation
-                turns_of = len(first.messages) if isinstance(first, Chat) else 0
-                counts.append((length, turns_of, span_count))
+                counts.append((length, len(first.messages) if isinstance(first, Chat) else 0, span_count))
         lengths, turns, span_counts = np.array(counts, np.int64).reshape(-1, 3).T
-        first, last, kind = np.concatenate(spans).T
-        arrays = (np.concatenate(ids), lengths, turns, span_counts, first, last, kind)
+        arrays = (np.concatenate(ids), lengths, turns, span_counts, *np.concatenate(spans).T)
         return {name: array.astype(ARRAYS[name]) for name, array in zip(ARRAYS, arrays, strict=True)}
 
     def tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
@@ -147,41 +133,28 @@ class ChatEncoder:
         Raises:
             InputError: a text is not valid Unicode.
         """
-        plain = iter(self._plain_tokens([part for part in parts if part.plain]))
-        rendered = iter(self._rendered_tokens([part for part in parts if not part.plain]))
-        return [next(plain if part.plain else rendered) for part in parts]
-
-    def _plain_tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
-        if not parts:
-            return []
-        ids, lengths = self._texts_encoder.encode([part.text for part in parts])
-        texts = zip(parts, np.split(ids.astype(np.uint32), np.cumsum(lengths)[:-1]), strict=True)
-        return [Tokens(own, _nonempty(0, len(own), part.spans[0][1])) for part, own in texts]
-
-    def _rendered_tokens(self, parts: Sequence[Marked]) -> list[Tokens]:
-        texts = in_utf8([part.text for part in parts])
-        if self._fast is None or not parts:
-            return _tokens(parts, self._reference)
-        ids, lengths = self._fast(texts)
-        tokens: list[Tokens | None] = []
-        for part, text, own in zip(parts, texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-            ends = np.cumsum(self._widths[own])
-            keeps_bytes = not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
-            if not keeps_bytes or (ends[-1] if len(ends) else 0) != len(text):
-                tokens.append(None)
-                continue
-            begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
-            byte = np.append(begins, len(text))
-            first, last, kind = _spans(part)
-            first, last = (
-                np.searchsorted(ends, byte[first], "right"),
-                np.searchsorted(ends, byte[last], "left") + 1,
-            )
-            tokens.append(Tokens(own.astype(np.uint32), _nonempty(first, last, kind)))
-        slow = iter(
-            _tokens([part for part, fast in zip(parts, tokens, strict=True) if fast is None], self._reference)
-        )
-        return [next(slow) if fast is None else fast for fast in tokens]
+        texts, tokens = in_utf8([part.text for part in parts]), dict[int, Tokens]()
+        plain = [at for at, part in enumerate(parts) if part.plain]
+        if plain:
+            ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
+            for at, own in zip(plain, np.split(ids.astype(np.uint32), np.cumsum(lengths)[:-1]), strict=True):
+                tokens[at] = Tokens(own, _nonempty(0, len(own), parts[at].spans[0][1]))
+        rendered = [at for at, part in enumerate(parts) if not part.plain]
+        if self._fast and rendered:
+            ids, lengths = self._fast([texts[at] for at in rendered])
+            for at, own in zip(rendered, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+                part, text, ends = parts[at], texts[at], np.cumsum(self._widths[own])
+                keeps_bytes = not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
+                if keeps_bytes and (ends[-1] if len(ends) else 0) == len(text):
+                    begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
+                    first, last, kind = _spans(part)
+                    first, last = np.append(begins, len(text))[np.stack([first, last])]
+                    first = np.searchsorted(ends, first, "right")
+                    last = np.searchsorted(ends, last, "left") + 1
+                    tokens[at] = Tokens(own.astype(np.uint32), _nonempty(first, last, kind))
+        if slow := [at for at in rendered if at not in tokens]:
+            tokens |= zip(slow, _tokens([parts[at] for at in slow], self._reference), strict=True)
+        return [tokens[at] for at in range(len(parts))]
 
 
 def _tokens(parts: Sequence[Marked], reference: Tokenizer) -> list[Tokens]:
@@ -234,13 +207,12 @@ def encode_trained(
     spans: trained characters [first, last) of each text, rising. reference: a saved tokenizer."""
     marked = zip(texts, spans, strict=True)
     tokens = _tokens([Marked(text, [(span, TRAINED) for span in own]) for text, own in marked], reference)
-    trained = [np.zeros(len(each.ids), bool) for each in tokens]
-    for each, mask in zip(tokens, trained, strict=True):
-        for first, last, _ in each.spans:
-            mask[first:last] = True
-    ids = np.concatenate([np.empty(0, np.uint32), *(each.ids for each in tokens)])
     lengths = np.fromiter((len(each.ids) for each in tokens), np.int64, len(tokens))
-    return ids, lengths, np.concatenate([np.empty(0, bool), *trained])
+    trained = np.zeros(lengths.sum(), bool)
+    for begin, each in zip(np.cumsum(lengths) - lengths, tokens, strict=True):
+        for first, last, _ in begin + each.spans:
+            trained[first:last] = True
+    return np.concatenate([np.empty(0, np.uint32), *(each.ids for each in tokens)]), lengths, trained
 
 
 def parts_of(conversation: Conversation | str, template: ChatTemplate | None) -> list[Marked]:
@@ -300,9 +272,11 @@ def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:
     Raises:
         InputError: the form of the tokenizer's tokens is unknown.
     """
-    byte_level = _types(content.get("decoder")) & {"ByteLevel"}
+    byte_level = "ByteLevel" in _types(content, "decoder")
     vocabulary, spelled = content["model"].get("vocab"), byte_level or content["model"].get("byte_fallback")
-    if not spelled or not isinstance(vocabulary, dict) or not _normalizers(content) <= KEEPING:
+    # A composed text is unchanged, and a space may become U+2581.
+    keeps = _types(content, "normalizer") <= {"Sequence", "NFC", "Replace"}
+    if not (spelled and keeps and isinstance(vocabulary, dict)):
         raise InputError("the bytes of its tokens are not known")
     added = {token["id"]: token for token in content.get("added_tokens") or []}
     widths = np.full(1 + max([*vocabulary.values(), *added]), UNKNOWN, np.int64)
@@ -310,21 +284,13 @@ def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:
         if byte_level:
             widths[number] = len(text)
         else:
-            widths[number] = 1 if BYTE.fullmatch(text) else len(text.replace(SPACE, " ").encode())
+            is_byte = re.fullmatch("<0x[0-9A-F]{2}>", text)
+            widths[number] = 1 if is_byte else len(text.replace("\u2581", " ").encode())
     for number, token in added.items():
         widths[number] = len(token["content"].encode())
     return widths
 
 
-def _normalizers(content: Mapping[str, Any]) -> set[str]:
-    return _types(content.get("normalizer"))
-
-
-def _types(part: Mapping[str, Any] | None) -> set[str]:
-    """The type of a part of tokenizer.json, or the types in it if it is a sequence."""
-    if not part:
-        return set()
-    if part["type"] == "Sequence":
-        members = part.get("normalizers") or part.get("decoders") or []
-        return {name for member in members for name in _types(member)}
-    return {part["type"]}
+def _types(content: Mapping[str, Any], part: str) -> set[str]:
+    """The types in a part of tokenizer.json."""
+    return set(re.findall(r'"type":"(\w+)"', orjson.dumps(content.get(part)).decode()))

@@ -2,10 +2,6 @@
 
 Guarantee: only JSON files and safetensors are read; nothing is unpickled and no code of a model runs. From a sharded
 checkpoint on the Hub only the file with the input embedding is downloaded, unless the caller asks for all weights.
-Cost: one read of the embedding; torch is imported for bfloat16, which NumPy has not. A float16 or bfloat16 embedding
-doubles in memory.
-Source: huggingface_hub; safetensors, which checks that every tensor lies inside its file and is as long as its shape
-says.
 Known weakness: the embedding is found by its name, so a new architecture may need one more name in TABLE_NAMES.
 """
 
@@ -56,9 +52,6 @@ TABLE_NAMES = (
     "embedding",
 )
 KEYS_SHOWN = 40
-HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-TABLE_DTYPES = ("F64", "F32", "F16", "BF16")
-"""safetensors' names of the dtypes that an embedding may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +76,55 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         InputError: `base` is neither a directory nor an id that can be reached; there is no tokenizer.json or no
             safetensors file; or a shard is missing and all weights are wanted.
     """
+    import huggingface_hub
+
     directory = Path(os.path.expanduser(base))  # `Path.expanduser` raises for a user without a home
-    if os.path.isfile(directory):
-        raise InputError(
-            f"{setting} is {base!r}, which is a file; expected the folder of a Hugging Face checkpoint, with "
-            f"{TOKENIZER} and weights as safetensors, or a Hugging Face id"
-        )
-    if os.path.isdir(directory):
-        _refuse_incomplete(directory, base)
+    if directory.is_dir():
+        _refuse_incomplete(directory)
         if weights == "all":
             weight_files(directory)
         return directory
     name, revision = id_and_revision(base)
-    if not HUB_ID.fullmatch(name):
+    if directory.is_file() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+        fault = "it is a file" if directory.is_file() else "there is no such directory"
         raise InputError(
-            f"{setting} is {base!r}: there is no such directory, and it is not a Hugging Face id"
+            f"{setting} is {base!r}: {fault}; expected the folder of a Hugging Face checkpoint, with {TOKENIZER} and "
+            "weights as safetensors, or a Hugging Face id"
         )
-    return _download(name, weights, setting, revision)
+
+    def fetch(revision: str | None, *patterns: str) -> Path:
+        """The snapshot with the files of these names that the repository (or, offline, the cache) has."""
+        try:
+            return Path(
+                huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(patterns))
+            )
+        except Exception as error:
+            at = f" at {revision!r}" if revision else ""
+            raise InputError(
+                f"{setting} is {name!r}{at}: no such directory, and neither the Hugging Face Hub nor the local cache "
+                f"gives it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE "
+                "forbids it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name "
+                "a directory"
+            ) from error
+
+    directory = fetch(revision, *(pattern for pattern in READ if not pattern.endswith("safetensors")))
+    # The commit, even if the repository changes meanwhile.
+    if (directory / INDEX).is_file():
+        files = _weight_map(directory / INDEX)
+        keys = files if weights == "all" else [_choose(files, directory)]
+        fetch(directory.name, *(files[key] for key in keys))
+        if missing := [key for key in keys if not (directory / files[key]).is_file()]:
+            raise InputError(
+                f"{name}: its index places {missing[0]} in {files[missing[0]]}, which cannot be fetched; check the "
+                "network"
+            )
+    else:
+        fetch(directory.name, WEIGHTS)
+    _refuse_incomplete(directory)
+    return directory
 
 
-def _refuse_incomplete(directory: Path, base: str) -> None:
+def _refuse_incomplete(directory: Path) -> None:
     """
     Raises:
         InputError: a directory holds an adapter, or lacks tokenizer.json or weights as safetensors.
@@ -111,21 +133,20 @@ def _refuse_incomplete(directory: Path, base: str) -> None:
     if (directory / ADAPTER).is_file() and all(name.startswith("adapter_model") for name in weights):
         model = read_object(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
         raise InputError(
-            f"{base} is an adapter of {model} and has no input embedding; name {model}, or merge them: "
-            f"peft.AutoPeftModelForCausalLM.from_pretrained({base!r}).merge_and_unload().save_pretrained(folder), with "
-            "the tokenizer beside it"
+            f"{directory} is an adapter of {model} and has no input embedding; name {model}, or merge them with peft: "
+            "merge_and_unload().save_pretrained(folder), with the tokenizer beside it"
         )
     if not (directory / TOKENIZER).is_file():
         inside = [*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")]
         folder = f"; the folder {min(inside).parent} looks like one" if inside else ""
         raise InputError(
-            f"{base} has no {TOKENIZER}; expected the folder of a checkpoint with a fast tokenizer{folder}. Convert "
-            f"a slow one with transformers.AutoTokenizer.from_pretrained({base!r}).save_pretrained(folder)"
+            f"{directory} has no {TOKENIZER}; expected the folder of a checkpoint with a fast tokenizer{folder}. "
+            "Convert a slow one with transformers.AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
         )
     if not weights and not (directory / INDEX).is_file():
         raise InputError(
-            f"{base}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found none. Weights as .bin or .pt "
-            "are pickle, which could run code, and GGUF is llama.cpp's form; save the model again with "
+            f"{directory}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found none. Weights as .bin or "
+            ".pt are pickle, which could run code, and GGUF is llama.cpp's form; save the model again with "
             "model.save_pretrained(folder, safe_serialization=True)"
         )
 
@@ -139,15 +160,13 @@ def weight_files(directory: Path | str) -> list[Path]:
     directory = Path(directory)
     if (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS]
-    index = directory / INDEX
-    if not index.is_file():
-        _refuse_incomplete(directory, str(directory))
+    if not (directory / INDEX).is_file():
+        _refuse_incomplete(directory)
         return sorted(directory.glob("*.safetensors"))
-    files = [directory / name for name in sorted(set(_weight_map(index).values()))]
-    missing = [path.name for path in files if not path.is_file()]
-    if missing:
+    files = [directory / name for name in sorted(set(_weight_map(directory / INDEX).values()))]
+    if missing := [path.name for path in files if not path.is_file()]:
         raise InputError(
-            f"{index} names {len(files)} weight files, but {len(missing)} of them are missing "
+            f"{directory / INDEX} names {len(files)} weight files, but {len(missing)} of them are missing "
             f"({', '.join(missing[:3])}); download or save the model again"
         )
     return files
@@ -160,21 +179,36 @@ def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> 
         InputError: a file is damaged; the embedding is absent, ambiguous, not finite, or not of 16, 32 or 64 bit
             floats; or it has fewer rows than `vocabulary`.
     """
+    from safetensors import safe_open
+
     directory = Path(directory)
-    if (directory / INDEX).is_file():
+    if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
         files = _weight_map(directory / INDEX)
     else:
-        # A second copy of the weights may have another name beside the standard file.
-        paths = [directory / WEIGHTS] if (directory / WEIGHTS).is_file() else weight_files(directory)
-        stored = {
-            (key, path.name): shape for path in paths for key, (_, shape) in stored_tensors(path).items()
-        }
-        files = {key: name for (key, name), shape in stored.items() if len(shape) == 2} or dict(stored.keys())
+        stored = [
+            (key, path.name, len(shape))
+            for path in weight_files(directory)
+            for key, (_, shape) in stored_tensors(path).items()
+        ]
+        matrices = [each for each in stored if each[2] == 2]
+        files = {key: name for key, name, _ in matrices or stored}
     key = _choose(files, directory)
     path = directory / files[key]
-    weights = _read_matrix(key, path, vocabulary)
-    unusable = np.count_nonzero(~np.isfinite(weights).all(axis=1))
-    if unusable:
+    tensors = stored_tensors(path) if path.is_file() else {}
+    if key not in tensors:
+        fault = "does not hold it" if tensors else "is not there"
+        raise InputError(f"{key} should be in {path}, which {fault}; download or save the model again")
+    dtype, shape = tensors[key]
+    if dtype not in ("F64", "F32", "F16", "BF16") or len(shape) != 2 or not min(shape):
+        raise InputError(
+            f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
+            "each token: save the embedding whole and unquantised"
+        )
+    check_vocabulary(directory, shape[0], vocabulary or 0)
+    with safe_open(path, "pt" if dtype == "BF16" else "numpy") as file:
+        rows = file.get_slice(key)[:vocabulary]
+    weights: NDArray[Any] = rows.float().numpy() if dtype == "BF16" else rows.astype(np.float32, copy=False)
+    if unusable := np.count_nonzero(~np.isfinite(weights).all(axis=1)):
         raise InputError(
             f"{unusable:,} rows of {key} in {path} hold NaN or infinity; expected finite numbers"
         )
@@ -263,7 +297,7 @@ def _choose(keys: Iterable[str], directory: Path) -> str:
     shown = sorted(keys)
     more = f" and {len(shown) - KEYS_SHOWN:,} more" if len(shown) > KEYS_SHOWN else ""
     raise InputError(
-        f"no input embedding found in {directory}: expected a key that ends in one of "
+        f"no input embedding found in {directory}: expected a matrix whose key ends in one of "
         f"{', '.join(f'{name}.weight' for name in TABLE_NAMES)}; "
         f"there are {', '.join(shown[:KEYS_SHOWN]) or 'no keys'}{more}"
     )
@@ -294,27 +328,6 @@ def stored_tensors(path: Path) -> dict[str, tuple[str, list[int]]]:
         ) from error
 
 
-def _read_matrix(key: str, path: Path, rows: int | None) -> NDArray[np.float32]:
-    """The first `rows` rows of a matrix, None for all."""
-    tensors = stored_tensors(path) if path.is_file() else {}
-    if key not in tensors:
-        fault = "does not hold it" if tensors else "is not there"
-        raise InputError(f"{key} should be in {path}, which {fault}; download or save the model again")
-    dtype, shape = tensors[key]
-    if dtype not in TABLE_DTYPES or len(shape) != 2 or not min(shape):
-        raise InputError(
-            f"{key} in {path} is {dtype} of shape {shape}; expected a matrix of F32, F16, BF16 or F64 with a row for "
-            "each token: save the embedding whole and unquantised"
-        )
-    check_vocabulary(path.parent, shape[0], rows or 0)
-    from safetensors import safe_open
-
-    with safe_open(path, "pt" if dtype == "BF16" else "numpy") as file:
-        stored = file.get_slice(key)[:rows]
-    weights: NDArray[Any] = stored.float().numpy() if dtype == "BF16" else stored
-    return weights.astype(np.float32, copy=False)
-
-
 def write_checkpoint(
     directory: Path, config: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
 ) -> None:
@@ -328,42 +341,3 @@ def write_checkpoint(
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _download(base: str, weights: Wanted, setting: str, revision: str | None) -> Path:
-    """Snapshot directory with configuration, tokenizer and the needed weight files."""
-    import huggingface_hub
-
-    base_at = f"{base!r}{f' at {revision!r}' if revision else ''}"
-
-    def fetch(revision: str | None, *patterns: str) -> Path:
-        """The snapshot with the files of these names that the repository (or, offline, the cache) has."""
-        try:
-            return Path(
-                huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=list(patterns))
-            )
-        except Exception as error:
-            raise InputError(
-                f"{setting} is {base_at}: no such directory, and neither the Hugging Face Hub nor the local cache "
-                f"gives it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE "
-                "forbids it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name "
-                "a directory"
-            ) from error
-
-    directory = fetch(revision, *(pattern for pattern in READ if not pattern.endswith("safetensors")))
-    revision = directory.name  # the commit, even if the repository changes meanwhile
-    if not (directory / INDEX).is_file():
-        fetch(revision, WEIGHTS)
-        _refuse_incomplete(directory, base)
-        return directory
-    _refuse_incomplete(directory, base)
-    files = _weight_map(directory / INDEX)
-    keys = files if weights == "all" else [_choose(files, directory)]
-    wanted = {files[key]: key for key in keys}
-    fetch(revision, *wanted)
-    for name, key in wanted.items():
-        if not (directory / name).is_file():
-            raise InputError(
-                f"{base}: its index places {key} in {name}, which cannot be fetched; check the network"
-            )
-    return directory

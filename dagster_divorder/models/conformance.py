@@ -41,32 +41,17 @@ SYMBOLS = (
     "I'M we'Ll he'S 'tis 'S 'LL ' ' '' 'ſ ’s ’re don''t d'accord l'été",
 )
 SPACES = (
-    "",
-    " ",
-    "  ",
-    "\n",
-    "\t",
-    "\r",
-    "\r\n",
+    *(spaces * n for spaces in (" ", "\n", "\t", "\r", "\r\n", " \n") for n in (1, 2, 3, 16, 64, 1000)),
     " leading and trailing ",
     "   three\n\n\nblank lines\n\n \n\t\n  end   ",
     "CRLF\r\n\r\nlines\r\n  indented\r\rreturns\r \n",
-    "tab\tseparated\t\tvalues \t mixed\n\t\tindented",
-    "a b  c   d    e     f      g       h        i         j",
-    *(character * n for character in " \n\t\r" for n in (3, 15, 16, 17, 64, 255, 1000)),
-    "\r\n" * 100,
-    " \n" * 100,
+    "tab\tseparated\t\tvalues \t mixed\n\t\tindented  a b  c   d    e     f      g",
     "x" + " " * 300 + "y" + "\n" * 300 + "z",
 )
-NUMBERS = (
-    "0 1 12 123 1234 12345 123456 1234567 12345678 0.1 1,000,000.00 1e-9 0xFF 1/2 2024-02-29T23:59:60Z +49 (0)30 12",
-    "3" * 1000,
-    "1a2b3c 4d5 v1.2.3 3rd 21st 90s '90s 9'9",
-    "---- ==== **** ____ .... !!!! ???? #### ///// \\\\\\\\ |||| ~~~~ ++++ <<<< >>>> $$$$ %%%% &&&& @@@@",
-    "-" * 500 + "=" * 500 + "-=" * 250,
+NUMBERS_AND_CODE = (
+    "0 1 12 123 1234 12345 123456 1234567 0.1 1,000,000.00 1e-9 0xFF 1/2 2024-02-29T23:59:60Z +49 (0)30 12",
+    "1a2b3c 4d5 v1.2.3 3rd 21st 90s '90s 9'9 ---- ==== **** ____ .... !!!! ???? #### ///// \\\\\\\\ |||| ~~~~",
     "a-b_c.d/e\\f:g;h,i!j?k(l)m[n]o{p}q<r>s'u\"v`w~x@y#z$1%2^3&4*5+6=7|8",
-)
-CODE = (
     "def f(x: int) -> str:\n    '''Doc.'''\n    return f\"{x!r:>10}\"  # comment\n\n\nclass A(B):\n\tpass\n",
     "for (int i = 0; i < n; ++i) { a[i] += b[i] * c->d; } // done\n#include <stdio.h>\n",
     '{"key": [1, 2.5, null, true], "nested": {"a": "\\u00e9\\n"}}\n<div class="x">&amp;</div>',
@@ -76,13 +61,9 @@ CODE = (
     "\\begin{equation} E = mc^2 \\label{eq:1} \\end{equation} $\\alpha_{i}^{2}$",
 )
 LONG = (
-    "a" * 5000,
-    "ab" * 2500,
+    *(text * 1000 for text in ("a", "ab", "3", "-", "-=", "漢", "👍", "e\u0301", "word ")),
+    "-" * 500 + "=" * 500 + "-=" * 250,
     "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 20,
-    "漢" * 2000,
-    "👍" * 500,
-    "e\u0301" * 1000,
-    "word " * 2000,
 )
 
 
@@ -90,18 +71,16 @@ def conformance_texts(added: Iterable[str]) -> list[str]:
     """The fixed texts, and the tokenizer's added tokens (at most SPELLED of them) alone, in text, doubled and
     cut off."""
     tokens = list(added)
-    spelled = []
-    for token in tokens[:: 1 + len(tokens) // SPELLED]:
-        spelled += [
-            token,
-            f"before{token}after",
-            f"before {token} after",
-            f"{token}{token}",
-            f"\n{token}\n",
-            token[:-1],
-        ]
-    usual = [
-        f"text {token} text{token}"
-        for token in ("<|endoftext|>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "<pad>")
+    usual = ("<|endoftext|>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "<pad>")
+    texts = [
+        "",
+        *SCRIPTS,
+        *SYMBOLS,
+        *SPACES,
+        *NUMBERS_AND_CODE,
+        *LONG,
+        *(f"text {end} text{end}" for end in usual),
     ]
-    return [*SCRIPTS, *SYMBOLS, *SPACES, *NUMBERS, *CODE, *LONG, *usual, *spelled]
+    for token in tokens[:: 1 + len(tokens) // SPELLED]:
+        texts += [token, f"in{token}text", f"in {token} text", f"{token}{token}", f"\n{token}\n", token[:-1]]
+    return texts

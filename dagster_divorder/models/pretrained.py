@@ -2,9 +2,7 @@
 
 Guarantee: only JSON and safetensors are read and no code of a model runs (`trust_remote_code` stays off). A checkpoint
 that lacks weights is refused if hidden states depend on them; no weight is filled at random.
-Cost: importing torch and transformers takes 3 s of a processor. On a CPU, weights in the checkpoint's own dtype stay
-mapped files.
-Source: transformers (AutoConfig, AutoTokenizer, AutoModel; sdpa attention if a model has it).
+Cost: importing torch and transformers takes 3 s of a processor.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 OWN_FILES = {"trust_remote_code": False, "local_files_only": True}
-MOST_LAYERS = 4096
-"""Most layers of a configuration: the deepest models have some hundreds, so more are a mistake."""
 
 
 @contextmanager
@@ -61,29 +57,26 @@ def explaining(directory: Path, place: str = "this process", relief: str = "free
     except InputError:
         raise
     except Exception as error:
+        import transformers
+
+        version, told = f"transformers {transformers.__version__}", first_line(error)
         if is_out_of_memory(error):
-            raise InputError(f"{directory} does not fit into the memory of {place}; {relief}") from error
-        raise _unusable(directory, error) from error
-
-
-def _unusable(directory: Path, error: Exception) -> InputError:
-    import transformers
-
-    if "trust_remote_code" in str(error):
-        return InputError(
-            f"{directory} comes with code of its own, which is never run; expected an architecture of "
-            f"transformers {transformers.__version__}"
-        )
-    if "torch.distributed" in str(error):
-        return InputError(
-            f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each needs a "
-            "GPU of its own: lower deep.tensor_parallel"
-        )
-    return InputError(
-        f"transformers {transformers.__version__} cannot load {directory}: {type(error).__name__}: "
-        f"{first_line(error)}; expected a causal or an encoder model of text with a fast tokenizer and its weights as "
-        "safetensors"
-    )
+            message = f"{directory} does not fit into the memory of {place}; {relief}"
+        elif "trust_remote_code" in str(error):
+            message = (
+                f"{directory} comes with code of its own, which is never run; expected a model of {version}"
+            )
+        elif "torch.distributed" in str(error):
+            message = (
+                f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each "
+                "needs a GPU of its own: lower deep.tensor_parallel"
+            )
+        else:
+            message = (
+                f"{version} cannot load {directory}: {type(error).__name__}: {told}; expected a causal or an encoder "
+                "model of text with a fast tokenizer and its weights as safetensors"
+            )
+        raise InputError(message) from error
 
 
 def load_config(directory: Path) -> Any:
@@ -97,17 +90,15 @@ def load_config(directory: Path) -> Any:
         raise InputError(f"{directory} has no config.json; expected a Hugging Face checkpoint")
     with explaining(directory):
         config = AutoConfig.from_pretrained(directory, **OWN_FILES)
-        # Each layer takes milliseconds to build, even without weights.
-        layers = [
-            value
-            for level in (config, config.get_text_config())
-            for name, value in level.to_dict().items()
-            if "layer" in name and isinstance(value, int)
-        ]
-    if max(layers, default=0) > MOST_LAYERS:
+        levels = [level.to_dict().items() for level in (config, config.get_text_config())]
+    layers = [
+        value for level in levels for name, value in level if "layer" in name and isinstance(value, int)
+    ]
+    # Each layer takes milliseconds to build, even without weights; the deepest models have some hundreds.
+    if max(layers, default=0) > 4096:
         raise InputError(
-            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected {MOST_LAYERS:,} at most: fetch or "
-            "save the model again"
+            f"{directory / 'config.json'} asks for {max(layers):,} layers; expected 4,096 at most: download or save "
+            "the model again"
         )
     return config
 
@@ -179,7 +170,17 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
     with explaining(directory, f"{device} in {dtype}", relief):
         module, report = read_checkpoint(directory, kind, **options)
         used = module.get_encoder() if config.is_encoder_decoder else module
-        _refuse_missing(directory, module, used, report)
+        # Weights that hidden states depend on would be random.
+        needed = {id(parameter) for parameter in used.parameters()}
+        names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
+        missing = (name for name in report["missing_keys"] if name in names)
+        lacking = sorted(name for name in missing if "pooler" not in name.split("."))
+        lacking += sorted(str(key[0] if isinstance(key, tuple) else key) for key in report["mismatched_keys"])
+        if lacking:
+            raise InputError(
+                f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
+                f"another shape): {', '.join(lacking[:3])}; download or save the model again"
+            )
         return used.eval() if processes > 1 else used.eval().to(device)
 
 
@@ -191,19 +192,3 @@ def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, di
         directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
     )
     return module, report
-
-
-def _refuse_missing(directory: Path, module: Any, used: Any, report: dict[str, Any]) -> None:
-    """Raises InputError if the checkpoint lacks weights that hidden states depend on; they would be random. used: the
-    part of the module that computes hidden states."""
-    needed = {id(parameter) for parameter in used.parameters()}
-    names = {name for name, parameter in module.named_parameters() if id(parameter) in needed}
-    lacking = sorted(
-        name for name in report["missing_keys"] if name in names and "pooler" not in name.split(".")
-    )
-    lacking += sorted(str(key[0] if isinstance(key, tuple) else key) for key in report["mismatched_keys"])
-    if lacking:
-        raise InputError(
-            f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
-            f"another shape): {', '.join(lacking[:3])}; download or save the model again"
-        )

@@ -1,9 +1,7 @@
 """Finds how a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its files.
 
 Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise.
-Cost: importing torch and transformers; the architecture is built once without memory, to see its tables of positions.
-Sources: sentence-transformers' files (modules.json, 1_Pooling, sentence_bert_config.json); the tokenizer's
-post-processor.
+Sources: modules.json, 1_Pooling and sentence_bert_config.json of sentence-transformers; the tokenizer's post-processor.
 Known weakness: sentence-transformers' layers after pooling (Dense) and its prompts are left out.
 """
 
@@ -97,7 +95,14 @@ def read_spec(
             f"deep.max_tokens is {window}, but the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
-    chosen_device = find_device(device)
+    chosen_device, dtype = find_device(device), cpu_dtype("amx_bf16")
+    if chosen_device != "cpu":
+        # The dtype in which the checkpoint is stored.
+        named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+        kinds = {kind for kind, _ in stored_tensors(weight_files(directory)[0]).values()}
+        stored = sorted(DTYPES[kind] for kind in kinds if kind in DTYPES)
+        known = [str(named).removeprefix("torch."), *stored]
+        dtype = next((name for name in known if name in DTYPES.values()), "float32")
     return EmbeddingSpec(
         pooling=pooling or find_pooling(directory),
         window=window,
@@ -105,7 +110,7 @@ def read_spec(
         suffix=suffix,
         pad=padding_id(config),
         device=chosen_device,
-        dtype=cpu_dtype("amx_bf16") if chosen_device == "cpu" else _own_dtype(directory, config),
+        dtype=dtype,
     )
 
 
@@ -123,14 +128,12 @@ def find_device(device: str) -> str:
 
     usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     names = [name for name in usable if usable[name]]
-    if device == "auto":
-        return names[0]
-    if device not in names:
+    if device not in ("auto", *names):
         raise InputError(
             f'engine.device is "{device}", which torch {torch.__version__} does not find on this machine; expected '
             f"{' or '.join(names)}, or auto"
         )
-    return device
+    return names[0] if device == "auto" else device
 
 
 def cpu_dtype(*capabilities: str) -> str:
@@ -189,26 +192,6 @@ def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple
 
 def context(directory: Path, config: Any) -> tuple[int | None, int]:
     """(positions of a model, None without a limit; default tokens of its window)."""
-    limits = [
-        getattr(config.get_text_config(), name, None) for name in ("max_position_embeddings", "max_seq_len")
-    ]
-    limits += _position_tables(directory, config)
-    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=None)
-    return hard, min([*declared_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
-
-
-def declared_lengths(directory: Path) -> list[int]:
-    """Limits of a window in a model's files of the tokenizer and of sentence-transformers."""
-    limits = [
-        read_object(directory / name).get(key)
-        for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
-        if (directory / name).is_file()
-    ]
-    return [int(limit) for limit in limits if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]
-
-
-def _position_tables(directory: Path, config: Any) -> list[int]:
-    """Positions for tokens in learned tables: RoBERTa counts from after its padding id, OPT from an offset."""
     import torch
     from transformers import AutoModel
 
@@ -222,21 +205,23 @@ def _position_tables(directory: Path, config: Any) -> list[int]:
             f"{directory / 'config.json'} describes a model of {numbers:,} numbers, but its weights have {stored:,} "
             "bytes; expected the configuration and the weights of one model"
         )
-    tables = [
-        module.num_embeddings
-        - getattr(module, "offset", 0)
-        - (0 if module.padding_idx is None else module.padding_idx + 1)
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Embedding)
-        and name.rpartition(".")[2] in ("position_embeddings", "embed_positions", "position_embedding", "wpe")
+    names = ("max_position_embeddings", "max_seq_len")
+    limits = [getattr(config.get_text_config(), name, None) for name in names]
+    # Learned tables of positions: RoBERTa counts from after its padding id, OPT from an offset.
+    for name, table in model.named_modules():
+        tables = ("position_embeddings", "embed_positions", "position_embedding", "wpe")
+        if isinstance(table, torch.nn.Embedding) and name.rpartition(".")[2] in tables:
+            padding = 0 if table.padding_idx is None else table.padding_idx + 1
+            limits.append(int(table.num_embeddings - getattr(table, "offset", 0) - padding))
+    hard = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED), default=None)
+    return hard, min([*declared_lengths(directory), *([] if hard is None else [hard])], default=NO_LIMIT)
+
+
+def declared_lengths(directory: Path) -> list[int]:
+    """Limits of a window in a model's files of the tokenizer and of sentence-transformers."""
+    limits = [
+        read_object(directory / name).get(key)
+        for name, key in (("tokenizer_config.json", "model_max_length"), (SENTENCE, "max_seq_length"))
+        if (directory / name).is_file()
     ]
-    return [int(table) for table in tables]
-
-
-def _own_dtype(directory: Path, config: Any) -> str:
-    """The dtype in which a checkpoint is stored."""
-    dtype = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-    if (name := str(dtype).removeprefix("torch.")) in DTYPES.values():
-        return name
-    stored = {dtype for dtype, _ in stored_tensors(weight_files(directory)[0]).values()}
-    return next((DTYPES[kind] for kind in ("BF16", "F16", "F32") if kind in stored), "float32")
+    return [int(limit) for limit in limits if isinstance(limit, int | float) and 1 <= limit < UNLIMITED]

@@ -1,14 +1,10 @@
 """Turns texts into token ids with the fastest engine that gives the reference's ids.
 
 Directories here hold a saved tokenizer (`models.pretrained.save_tokenizer`, `models.bootstrap`), whose tokenizer.json
-says everything.
-Letters: n texts, T tokens.
+says everything. Letters: n texts, T tokens.
 Guarantee: the ids of Hugging Face `tokenizers` without special tokens, truncation, padding or BPE dropout; special
 tokens spelled out in a text are text. The ids do not depend on threads, processes or the division into calls.
-Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6. Memory: 4 bytes a
-token beside the result, and up to BATCH_CHARACTERS of text in `tokenizers`' own objects. Both engines use threads of
-their own, which RAYON_NUM_THREADS limits.
-Sources: gigatoken (Roed 2026); tokenizers (Hugging Face).
+Cost (mixture.jsonl on 2 cores): gigatoken some 110 MB/s for text not seen before, `tokenizers` 2.6.
 Known weakness: gigatoken has no WordPiece or Unigram.
 """
 
@@ -19,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import orjson
@@ -44,8 +40,6 @@ Encode = Callable[["Sequence[bytes] | pa.Array"], Ids]
 SAMPLE_BYTES = 1 << 20
 """Bytes of the corpus sample that are compared: half a second of the reference."""
 
-SPECIALS = ("eos", "bos", "pad")
-"""Special tokens: at the end of a text, at its beginning, and for padding."""
 MAX_IDS = 1 << 24
 """Most ids of a tokenizer: far above any vocabulary, and both engines load one of this size in seconds."""
 
@@ -106,44 +100,52 @@ def load_encoder(
     `auto` chose.
 
     Raises:
-        InputError: there is no usable tokenizer.json; the engine is unknown; or it is gigatoken, which cannot run the
-            tokenizer.
+        InputError: there is no usable tokenizer.json; or the engine is gigatoken, which cannot run the tokenizer.
     """
-    if engine not in ("auto", *get_args(Engine)):
-        raise InputError(f"engine is {engine!r}; expected auto, {', '.join(get_args(Engine))}")
     directory = Path(directory)
-    content = check_ids(directory)
+    content, reason = check_ids(directory), "asked for"
+    added = content.get("added_tokens") or []
     if engine == "gigatoken":
         try:
             fast = gigatoken_encode(content)
             # Loading the reference for its vocabulary would take as long as tokenising a megabyte.
-            added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-            tokens = {**added, **content["model"]["vocab"]}
+            tokens = {**{token["content"]: token["id"] for token in added}, **content["model"]["vocab"]}
         except Exception as error:
             raise InputError(
                 f"gigatoken cannot run the tokenizer of {directory} ({error}); use tokenizers"
             ) from error
-        return Encoder(tokens, fast, engine, "asked for")
+        return Encoder(tokens, fast, engine, reason)
     reference = load_reference(directory)
     reference.encode_special_tokens = True
     tokens = reference.get_vocab(with_added_tokens=True)
-    slow = _reference_encode(reference, directory)
-    if engine == "tokenizers":
-        return Encoder(tokens, slow, engine, "asked for")
-    try:
-        fast = gigatoken_encode(content)
-        texts = [
-            *conformance_texts(token["content"] for token in content.get("added_tokens") or []),
-            *capped(sample, SAMPLE_BYTES),
-        ]
-        reason = _difference(fast, slow, texts)
-    except Exception as error:
-        if is_out_of_memory(error):  # the engine must not depend on free memory
-            raise
-        reason = f"gigatoken cannot run it: {first_line(error)}"
-    if reason:
-        return Encoder(tokens, slow, "tokenizers", reason)
-    return Encoder(tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+
+    def slow(texts: Sequence[bytes] | pa.Array) -> Ids:
+        ids: list[NDArray[np.uint32]] = []
+        strings = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
+        for batch in in_batches(strings):
+            with explained(directory / TOKENIZER, "cannot encode a text"):
+                encodings = reference.encode_batch_fast(batch, add_special_tokens=False)
+            ids += [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        return np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids))
+
+    if engine == "auto":
+        try:
+            fast = gigatoken_encode(content)
+            texts = [*conformance_texts(token["content"] for token in added), *capped(sample, SAMPLE_BYTES)]
+            encoded = in_utf8(texts)
+            ids, expected = (
+                np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(encoded), slow(encoded))
+            )
+            compared = zip(texts, ids, expected, strict=True)
+            differs = (text for text, own, other in compared if not np.array_equal(own, other))
+            if (text := next(differs, None)) is None:
+                return Encoder(tokens, fast, "gigatoken", f"gave the reference's ids on {len(texts):,} texts")
+            reason = f"gigatoken differs from tokenizers on {text[:60]!r}"
+        except Exception as error:
+            if is_out_of_memory(error):  # the engine must not depend on free memory
+                raise
+            reason = f"gigatoken cannot run it: {first_line(error)}"
+    return Encoder(tokens, slow, "tokenizers", reason)
 
 
 def check_ids(directory: Path) -> dict[str, Any]:
@@ -155,14 +157,16 @@ def check_ids(directory: Path) -> dict[str, Any]:
     path = directory / TOKENIZER
     content = read_object(path)
     model, added = content.get("model"), content.get("added_tokens") or []
-    objects = isinstance(added, list) and all(isinstance(token, dict) for token in added)
-    if not isinstance(model, dict) or not objects:
+    if (
+        not isinstance(model, dict)
+        or not isinstance(added, list)
+        or not all(isinstance(each, dict) for each in added)
+    ):
         raise InputError(
             f"{path} is not a tokenizer that tokenizers can load; save it again with a recent transformers"
         )
-    vocabulary = model.get("vocab")
-    known = vocabulary.items() if isinstance(vocabulary, dict) else ()
-    for token, number in (*known, *((token.get("content"), token.get("id")) for token in added)):
+    known = vocabulary.items() if isinstance(vocabulary := model.get("vocab"), dict) else ()
+    for token, number in (*known, *((each.get("content"), each.get("id")) for each in added)):
         if type(number) is not int or not 0 <= number < MAX_IDS:
             raise InputError(
                 f"{path} gives the token {token!r} the id {number!r}; expected a whole number from 0 to "
@@ -208,19 +212,6 @@ def explained(path: Path, fault: str) -> Iterator[None]:
         ) from error
 
 
-def _reference_encode(reference: Tokenizer, directory: Path) -> Encode:
-    def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
-        ids: list[NDArray[np.uint32]] = []
-        strings = texts.to_pylist() if isinstance(texts, pa.Array) else [text.decode() for text in texts]
-        for batch in in_batches(strings):
-            with explained(directory / TOKENIZER, "cannot encode a text"):
-                encodings = reference.encode_batch_fast(batch, add_special_tokens=False)
-            ids += [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        return np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids))
-
-    return encode
-
-
 def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encode:
     """gigatoken for a tokenizer.json. control: special tokens in a text become control tokens; otherwise they are
     removed from the tokenizer, so that it cannot find them."""
@@ -239,18 +230,6 @@ def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encod
         return awkward.to_numpy(awkward.flatten(ids)), awkward.to_numpy(awkward.num(ids))
 
     return encode
-
-
-def _difference(fast: Encode, slow: Encode, texts: list[str]) -> str:
-    """The first difference of two engines in words, or ""."""
-    encoded = in_utf8(texts)
-    of_fast, of_slow = (
-        np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (fast(encoded), slow(encoded))
-    )
-    for text, ids, expected in zip(texts, of_fast, of_slow, strict=True):
-        if not np.array_equal(ids, expected):
-            return f"gigatoken differs from tokenizers on {text[:60]!r}"
-    return ""
 
 
 def capped(texts: Iterable[str], limit: int) -> Iterator[str]:
@@ -274,5 +253,5 @@ def in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 def special_ids(directory: Path) -> dict[str, int | None]:
     """Ids of the `eos`, `bos` and `pad` tokens of a saved tokenizer; None if it names none."""
     named, reference = read_object(directory / CONFIG), load_reference(directory)
-    tokens = {special: named.get(f"{special}_token") for special in SPECIALS}
+    tokens = {special: named.get(f"{special}_token") for special in ("eos", "bos", "pad")}
     return {special: reference.token_to_id(token) if token else None for special, token in tokens.items()}

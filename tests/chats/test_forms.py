@@ -13,9 +13,6 @@ from dagster_divorder.chats.document import Chat, MarkedText, Pair, as_document,
 from dagster_divorder.chats.forms import Form, conversation_of_record, form_of, refuse_written
 from dagster_divorder.errors import InputError
 
-ASKED, SAID = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
-
-
 TURNS = [{"role": "user", "content": "It's {Q}?"}, {"role": "assistant", "content": "A"}]
 SHARE_GPT = [{"value": "Q", "from": "human"}, {"value": "A", "from": "gpt"}]
 AS_TEXT = {
@@ -50,7 +47,6 @@ def test_turns_as_text_are_refused_with_the_line_that_parses_them(text: str) -> 
     [
         '[{"role": "roles/editor", "members": ["a"]}]',
         '[{"from": "Brazil", "to": "Spain", "value": 5}]',
-        '[{"value": "a"}, {"value": "b"}]',
         "[1] the role of content",
         'He wrote [{"role": "user", "content": "Q"}]',
     ],
@@ -59,232 +55,99 @@ def test_other_json_is_text(text: str) -> None:
     refuse_written(text, "x")
 
 
-def test_plain_prompts_are_not_made_chats() -> None:
-    chat = conversation_of_record({"prompt": "2 + 2 =", "completion": " 4"}, "prompt_completion")
-    assert chat == MarkedText("2 + 2 = 4", ((7, 9),))
-
-
-def test_parts_tools_system_and_weights() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    chat = conversation_of_record(
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]},
-                {"role": "assistant", "content": None, "tool_calls": [call], "train": False},
-                {"role": "tool", "content": "4"},
-                {"role": "assistant", "content": "A", "weight": 1.0},
-            ],
-            "tools": [{"type": "function"}],
-        },
-        "messages",
+def test_parts_tools_and_calls() -> None:
+    call, nothing = (
+        {"type": "function", "function": {"name": "f", "arguments": {}}},
+        {"role": "tool", "content": []},
     )
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "text", "text": "?"}]},
+        {"role": "assistant", "content": [], "tool_calls": [call], "train": False},
+        nothing,
+        {"role": "assistant", "content": "A", "weight": 1.0},
+    ]
+    chat = conversation_of_record({"messages": turns, "tools": [{"type": "function"}]}, "messages")
     assert isinstance(chat, Chat)
-    assert [message["content"] for message in chat.messages] == ["Q?", None, "4", "A"]
+    assert [message["content"] for message in chat.messages] == ["Q?", None, "", "A"]
     assert chat.messages[1]["tool_calls"] == [call]
     assert (chat.trained, chat.tools, chat.completion) == ((False, True), ({"type": "function"},), 3)
     assert all("train" not in message and "weight" not in message for message in chat.messages)
-    nothing = {"role": "tool", "content": []}
-    chat = conversation_of_record(
-        {"messages": [ASKED, {"role": "assistant", "content": [], "tool_calls": [call]}, nothing, SAID]},
-        "messages",
-    )
-    assert isinstance(chat, Chat)
-    assert [message["content"] for message in chat.messages] == ["Q", None, "", "A"]
-
-
-@pytest.mark.parametrize(
-    ("turns", "reason"),
-    [
-        ([], "messages has no turn"),
-        (AS_TEXT["JSON twice"], r"messages is a list of turns as a string; .*json\.loads\(json\.loads\("),
-        (AS_TEXT["Python's"], r"messages is a list of turns as a string; .*ast\.literal_eval\("),
-        ("hello", "messages is a string that is not JSON"),
-        ("{}", "messages has no turn"),
-        (["Q"], "turn 1 of messages is not an object"),
-        ([SAID], "no question comes before it"),
-        ([ASKED, {**SAID, "weight": 0}], "no turn is trained on"),
-        ([ASKED, {**SAID, "weight": -1}], "weight of turn 2 is -1"),
-        ([ASKED, {**SAID, "weight": 0.5}], "weight of turn 2 is 0.5"),
-        ([ASKED, {**SAID, "weight": float("nan")}], "weight of turn 2 is nan"),
-        ([ASKED, {**SAID, "content": "  "}], "turn 2 \\(assistant\\) is empty"),
-        ([{**ASKED, "content": ""}, SAID], "turn 1 \\(user\\) is empty"),
-        ([ASKED, {**SAID, "content": {"text": "A"}}], "the content of turn 2 is dict"),
-        ([{"role": "narrator", "content": "x"}, SAID], "has the role 'narrator'"),
-    ],
-)
-def test_what_cannot_be_used_says_why(turns: Any, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        conversation_of_record({"messages": turns}, "messages")
-
-
-def test_an_unknown_speaker_is_named() -> None:
-    with pytest.raises(InputError, match="turn 1 is from 'alien'"):
-        conversation_of_record({"conversations": [{"from": "alien", "value": "x"}]}, "conversations")
 
 
 def user(content: str) -> dict[str, str]:
     return {"role": "user", "content": content}
 
 
-def said(content: str) -> dict[str, str]:
+def said(content: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
-def shown(conversation: Any) -> Any:
-    """A conversation as roles and contents with their completion, or as the prompt and the answer of a text."""
+def shown(conversation: Any) -> str:
+    """A conversation as roles and contents, [trained] ones in brackets and the completion after >; a text with its
+    answer in brackets; a pair as both."""
     if isinstance(conversation, Pair):
-        return shown(conversation.chosen), shown(conversation.rejected)
+        return f"{shown(conversation.chosen)} or {shown(conversation.rejected)}"
     if isinstance(conversation, MarkedText):
         ((first, last),) = conversation.spans
-        return conversation.text[:first], conversation.text[first:last]
-    turns = "|".join(f"{message['role'][0]}:{message['content']}" for message in conversation.messages)
-    return turns, conversation.completion, conversation.trained
+        return f"{conversation.text[:first]}[{conversation.text[first:last]}]"
+    trained, turns = iter(conversation.trained), []
+    for number, message in enumerate(conversation.messages):
+        said = f"{message['role'][0]}:{message['content']}"
+        said = f"[{said}]" if message["role"] == "assistant" and next(trained) else said
+        turns.append(f">{said}" if number == conversation.completion else said)
+    return " ".join(turns)
 
 
 HH = "\n\nHuman: hi\n\nAssistant: hello\n\nHuman: and?\n\nAssistant:"
-ASKED_IN = {"system": "S", "chosen": "a", "rejected": "b"}
-ANSWERED = (("u:Q|a:a", 1, (True,)), ("u:Q|a:b", 1, (True,)))
-FRAMED = (("s:S|u:Q|a:a", 2, (True,)), ("s:S|u:Q|a:b", 2, (True,)))
-READ: dict[str, tuple[Form, dict[str, Any], Any]] = {
-    "texts with a prompt": (
-        "pairs",
-        {"prompt": "Q ", "chosen": "a", "rejected": "b"},
-        (("Q ", "a"), ("Q ", "b")),
-    ),
-    "texts that repeat the prompt": (
-        "pairs",
-        {"prompt": "Q ", "chosen": "Q a", "rejected": "Q b"},
-        (("Q ", "a"), ("Q ", "b")),
-    ),
-    "texts that answer where the last assistant begins": (
+AB = {"chosen": "a", "rejected": "b"}
+Q, A, B = user("Q"), said("a"), said("b")
+BEFORE = [Q, said("x"), user("R")]
+SHARE = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "a"}]
+READ: list[tuple[Form, dict[str, Any], str]] = [
+    ("pairs", {"prompt": "Q ", **AB}, "Q [a] or Q [b]"),
+    (
         "pairs",
         {"chosen": f"{HH} I say. More", "rejected": f"{HH} I say."},
-        ((HH, " I say. More"), (HH, " I say.")),
+        f"{HH}[ I say. More] or {HH}[ I say.]",
     ),
-    "texts that part within a word": (
+    ("pairs", {"chosen": "It is blue", "rejected": "It is black"}, "It is[ blue] or It is[ black]"),
+    ("pairs", {"prompt": [Q], "chosen": [A], "rejected": [B]}, "u:Q >[a:a] or u:Q >[a:b]"),
+    (
         "pairs",
-        {"chosen": "It is blue", "rejected": "It is black"},
-        (("It is", " blue"), ("It is", " black")),
+        {"prompt": "Q", "chosen": [Q, A], "rejected": [Q, B], "messages": [Q, A]},
+        "u:Q >[a:a] or u:Q >[a:b]",
     ),
-    "messages with their prompt": (
-        "pairs",
-        {"prompt": [user("Q")], "chosen": [said("a")], "rejected": [said("b")]},
-        ANSWERED,
-    ),
-    "messages that repeat a prompt of text": (
-        "pairs",
-        {
-            "prompt": "Q",
-            "chosen": [user("Q"), said("a")],
-            "rejected": [user("Q"), said("b")],
-            "messages": [user("Q"), said("a")],
-        },
-        ANSWERED,
-    ),
-    "messages that begin alike": (
-        "pairs",
-        {
-            "chosen": [user("Q"), said("x"), user("R"), said("a")],
-            "rejected": [user("Q"), said("x"), user("R"), said("b")],
-        },
-        (("u:Q|a:x|u:R|a:a", 3, (False, True)), ("u:Q|a:x|u:R|a:b", 3, (False, True))),
-    ),
-    "turns of ShareGPT behind a conversation": (
-        "pairs",
-        {
-            "conversations": [{"from": "human", "value": "Q"}],
-            "chosen": {"from": "gpt", "value": "a"},
-            "rejected": {"from": "gpt", "value": "b"},
-        },
-        ANSWERED,
-    ),
-    "answers to an instruction": ("pairs", {"instruction": "Q", "chosen": "a", "rejected": "b"}, ANSWERED),
-    "answers to a question under a system prompt": ("pairs", {"question": "Q", **ASKED_IN}, FRAMED),
-    "answers to an input": ("pairs", {"input": "Q", **ASKED_IN}, FRAMED),
-    "a text prompt under a system prompt": ("pairs", {"prompt": "Q", **ASKED_IN}, FRAMED),
-    "messages beside a source": (
-        "messages",
-        {"messages": [user("Q"), said("a")], "source": "a"},
-        ("u:Q|a:a", 1, (True,)),
-    ),
-    "unpaired preferences": (
-        "prompt_completion",
-        {"prompt": "Q ", "completion": "a", "label": True},
-        ("Q ", "a"),
-    ),
-    "a text prompt and a turn": (
-        "prompt_completion",
-        {"prompt": "Q", "completion": [said("a")]},
-        ("u:Q|a:a", 1, (True,)),
-    ),
-    "a prompt of several answers": (
-        "prompt_completion",
-        {"prompt": [user("Q"), said("x"), user("R")], "completion": "a"},
-        ("u:Q|a:x|u:R|a:a", 3, (False, True)),
-    ),
-    "a text prompt with tools": (
-        "prompt_completion",
-        {"prompt": "Q", "completion": "a", "tools": [{"type": "function"}]},
-        ("u:Q|a:a", 1, (True,)),
-    ),
-    "an instruction with context": (
-        "alpaca",
-        {"instruction": "I", "context": "C", "response": "a", "category": "x"},
-        ("u:I\n\nC|a:a", 1, (True,)),
-    ),
-    "a question under a system prompt": (
-        "alpaca",
-        {"system_prompt": "S", "question": "Q", "response": "a"},
-        ("s:S|u:Q|a:a", 2, (True,)),
-    ),
-    "a query": ("alpaca", {"query": "Q", "response": "a"}, ("u:Q|a:a", 1, (True,))),
-    "an instruction beside its rendered prompt": (
-        "alpaca",
-        {"instruction": "I", "input": "", "output": "a", "prompt": "### I"},
-        ("u:I|a:a", 1, (True,)),
-    ),
-    "a system prompt in parts": (
-        "messages",
-        {
-            "system": [{"text": "S"}],
-            "messages": [user("Q"), {"role": "assistant", "content": [{"text": "a"}]}],
-        },
-        ("s:S|u:Q|a:a", 2, (True,)),
-    ),
-    "a history": (
+    ("pairs", {"chosen": [*BEFORE, A], "rejected": [*BEFORE, B]}, "u:Q a:x u:R >[a:a] or u:Q a:x u:R >[a:b]"),
+    ("pairs", {"conversations": SHARE[:1], "chosen": SHARE[1], "rejected": B}, "u:Q >[a:a] or u:Q >[a:b]"),
+    ("pairs", {"instruction": "Q", **AB}, "u:Q >[a:a] or u:Q >[a:b]"),
+    ("pairs", {"input": "Q", "system": "S", **AB}, "s:S u:Q >[a:a] or s:S u:Q >[a:b]"),
+    ("pairs", {"prompt": "Q", "system": "S", **AB}, "s:S u:Q >[a:a] or s:S u:Q >[a:b]"),
+    ("prompt_completion", {"prompt": "Q ", "completion": "a", "label": True}, "Q [a]"),
+    ("prompt_completion", {"prompt": "Q", "completion": [A]}, "u:Q >[a:a]"),
+    ("prompt_completion", {"prompt": BEFORE, "completion": "a"}, "u:Q a:x u:R >[a:a]"),
+    ("prompt_completion", {"prompt": "Q", "completion": "a", "tools": [{"type": "function"}]}, "u:Q >[a:a]"),
+    ("alpaca", {"instruction": "I", "context": "C", "response": "a", "category": "x"}, "u:I\n\nC >[a:a]"),
+    ("alpaca", {"query": "Q", "response": "a"}, "u:Q >[a:a]"),
+    ("alpaca", {"instruction": "I", "input": "", "output": "a", "prompt": "### I"}, "u:I >[a:a]"),
+    (
         "alpaca",
         {"instruction": "I", "output": "a", "history": [["Q", "x"]], "system": "S"},
-        ("s:S|u:Q|a:x|u:I|a:a", 4, (True, True)),
+        "s:S u:Q [a:x] u:I >[a:a]",
     ),
-    "roles inside conversations": (
+    ("messages", {"system": [{"text": "S"}], "messages": [Q, said([{"text": "a"}])]}, "s:S u:Q >[a:a]"),
+    ("messages", {"messages": orjson.dumps([Q, A]).decode()}, "u:Q >[a:a]"),
+    ("messages", {"messages": [{"role": None, "from": "human", "value": "Q"}, SHARE[1]]}, "u:Q >[a:a]"),
+    ("messages", {"messages": [Q, {**A, "train": False}, Q, {**B, "weight": 1.0}]}, "u:Q a:a u:Q >[a:b]"),
+    (
         "conversations",
-        {"conversations": [user("Q"), said("a")]},
-        ("u:Q|a:a", 1, (True,)),
+        {"mask": "User", "system": "S", "conversations": [{"from": "User", "value": "Q"}, SHARE[1]]},
+        "s:S u:Q >[a:a]",
     ),
-    "speakers in capitals with a mask": (
-        "conversations",
-        {
-            "mask": "User",
-            "system": "S",
-            "conversations": [{"from": "User", "value": "Q"}, {"from": "Assistant", "value": "a"}],
-        },
-        ("s:S|u:Q|a:a", 2, (True,)),
-    ),
-    "turns as JSON": (
-        "messages",
-        {"messages": orjson.dumps([user("Q"), said("a")]).decode()},
-        ("u:Q|a:a", 1, (True,)),
-    ),
-    "keys of both kinds": (
-        "messages",
-        {"messages": [{"role": None, "from": "human", "value": "Q"}, {"from": "gpt", "value": "a"}]},
-        ("u:Q|a:a", 1, (True,)),
-    ),
-}
+]
 
 
-@pytest.mark.parametrize(("form", "record", "expected"), READ.values(), ids=READ)
-def test_records_that_people_have_are_read(form: Form, record: dict[str, Any], expected: Any) -> None:
+@pytest.mark.parametrize(("form", "record", "expected"), READ)
+def test_records_that_people_have_are_read(form: Form, record: dict[str, Any], expected: str) -> None:
     assert form_of(record) == form
     conversation = conversation_of_record(record, form)
     assert shown(conversation) == expected
@@ -300,7 +163,6 @@ def test_records_that_people_have_are_read(form: Form, record: dict[str, Any], e
         {"question": "Q", "query": "R", "answer": "a"},
         {"question": "Q", "answers": {"text": ["a"]}},
         {"input": "Q", "output": "a"},
-        {"my chat": [user("Q"), said("a")]},
         {"text": "Q A", "source": "a"},
         {"messages": "hello"},
     ],
@@ -309,83 +171,77 @@ def test_what_several_readings_fit_has_no_form(record: dict[str, Any]) -> None:
     assert form_of(record) is None
 
 
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ({"prompt": "Q", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
-        ({"prompt": "Q", "chosen": " ", "rejected": "a"}, "chosen is empty"),
-        ({"prompt": "Q", "chosen": "Q", "rejected": "Q a"}, "chosen is only the prompt"),
-        (
-            {"chosen": "Yes it is", "rejected": "No"},
-            "no common beginning, and the record has no field prompt",
-        ),
-        ({"chosen": "a b", "rejected": "a b c"}, "only the beginning of the other"),
-        ({"chosen": [user("Q")], "rejected": [user("Q"), said("a")]}, "chosen is only the beginning"),
-        ({"chosen": [user("Q"), said("a")], "rejected": [user("R"), said("b")]}, "no common prompt"),
-        (
-            {"prompt": "Z", "chosen": [user("Q"), said("a")], "rejected": [user("Q"), said("b")]},
-            "chosen and rejected do not begin with the prompt",
-        ),
-        ({"prompt": "Q", "chosen": '[{"role": "user"}]', "rejected": "b"}, "list of turns as a string"),
-        ({"prompt": "Q", "chosen": "a", "rejected": {"role": "narrator"}}, "the role 'narrator'"),
-    ],
-)
-def test_pairs_that_cannot_be_used_say_why(record: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        conversation_of_record(record, "pairs")
+def of_turns(turns: Any, **others: Any) -> dict[str, Any]:
+    return {"messages": turns, **others}
 
 
-@pytest.mark.parametrize(
-    ("form", "record", "reason"),
-    [
-        (
-            "messages",
-            {"prompt": "Q", "completion": "a"},
-            "the record has the form 'prompt_completion', but input",
-        ),
-        (
-            "alpaca",
-            {"messages": [user("Q"), said("a")]},
-            "has the form 'messages', but input.format is 'alpaca'",
-        ),
-        ("pairs", {"text": "a"}, "has the form 'text', but input.format is 'pairs'"),
-        ("messages", {"id": 1}, "no field 'messages'"),
-        (
-            "messages",
-            {"messages": [user("Q"), said("a")], "tools": "{"},
-            "tools is a string that is not JSON",
-        ),
-        (
-            "messages",
-            {"messages": [user("Q"), said("a")], "tools": {}, "mask": "assistant"},
-            "mask is 'assistant'",
-        ),
-        ("messages", {"messages": [user("Q"), {**said("a"), "train_detail": [{}]}]}, "has train_detail"),
-        (
-            "messages",
-            {"messages": [user("Q"), said("a")], "chat_template_kwargs": {"enable_thinking": False}},
-            "chat_template_kwargs of a record is not read",
-        ),
-        (
-            "messages",
-            {"messages": [user("Q"), said("a")], "system": {"text": "S"}},
-            "the system prompt is dict",
-        ),
-        (
-            "conversations",
-            {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},
-            "the function call of turn 2 is a string that is not JSON",
-        ),
-        ("prompt_completion", {"prompt": "Q", "completion": " "}, "the completion is empty"),
-        (
-            "prompt_completion",
-            {"prompt": [user("Q"), said("It")], "completion": [said(" is")]},
-            "the prompt ends with the beginning of the answer",
-        ),
-        ("alpaca", {"instruction": "Q", "output": "a", "history": ["x"]}, "history is not a list of pairs"),
-    ],
-)
-def test_other_records_that_cannot_be_used_say_why(form: str, record: dict[str, Any], reason: str) -> None:
+REFUSED: list[tuple[Form, dict[str, Any], str]] = [
+    ("messages", of_turns([]), "messages has no turn"),
+    ("messages", of_turns(AS_TEXT["JSON twice"]), r"list of turns as a string; .*json\.loads\(json\.loads\("),
+    ("messages", of_turns(AS_TEXT["Python's"]), r"list of turns as a string; .*ast\.literal_eval\("),
+    ("messages", of_turns("hello"), "messages is a string that is not JSON"),
+    ("messages", of_turns("{}"), "messages has no turn"),
+    ("messages", of_turns(["Q"]), "turn 1 of messages is not an object"),
+    ("messages", of_turns([A]), "no question comes before it"),
+    ("messages", of_turns([Q, {**A, "weight": 0}]), "no turn is trained on"),
+    ("messages", of_turns([Q, {**A, "weight": -1}]), "weight of turn 2 is -1"),
+    ("messages", of_turns([Q, {**A, "weight": float("nan")}]), "weight of turn 2 is nan"),
+    ("messages", of_turns([Q, {**A, "content": "  "}]), "turn 2 \\(assistant\\) is empty"),
+    ("messages", of_turns([{**Q, "content": ""}, A]), "turn 1 \\(user\\) is empty"),
+    ("messages", of_turns([Q, {**A, "content": {"text": "A"}}]), "the content of turn 2 is dict"),
+    ("messages", of_turns([Q, {**A, "content": [{"type": "image"}]}]), "turn 2 has parts of the type image"),
+    ("messages", of_turns([Q, {**A, "tool_calls": 1}]), "tool_calls of turn 2 is not a list"),
+    ("messages", of_turns([Q, {**A, "function_call": {"name": "f"}}]), "turn 2 has function_call"),
+    ("messages", of_turns([Q, {**A, "train_detail": [{}]}]), "has train_detail"),
+    ("messages", of_turns([{"role": "narrator", "content": "x"}, A]), "has the role 'narrator'"),
+    ("messages", of_turns([Q, A], tools="{"), "tools is a string that is not JSON"),
+    ("messages", of_turns([Q, A], tools={}, mask="assistant"), "mask is 'assistant'"),
+    (
+        "messages",
+        of_turns([Q, A], chat_template_kwargs={"a": False}),
+        "chat_template_kwargs of a record is not",
+    ),
+    ("messages", of_turns([Q, A], system={"text": "S"}), "the system prompt is dict"),
+    (
+        "messages",
+        {"prompt": "Q", "completion": "a"},
+        "the record has the form 'prompt_completion', but input",
+    ),
+    ("alpaca", of_turns([Q, A]), "has the form 'messages', but input.format is 'alpaca'"),
+    ("pairs", {"text": "a"}, "has the form 'text', but input.format is 'pairs'"),
+    ("messages", {"id": 1}, "no field 'messages'"),
+    ("conversations", {"conversations": [{"from": "alien", "value": "x"}]}, "turn 1 has the role 'alien'"),
+    (
+        "conversations",
+        {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},
+        "the function call of turn 2 is a string that is not JSON",
+    ),
+    ("prompt_completion", {"prompt": "Q", "completion": " "}, "the completion is empty"),
+    (
+        "prompt_completion",
+        {"prompt": [Q, said("It")], "completion": [said(" is")]},
+        "the beginning of the answer",
+    ),
+    ("alpaca", {"instruction": "Q", "output": "a", "history": ["x"]}, "history is not a list of pairs"),
+    ("pairs", {"prompt": "Q", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
+    ("pairs", {"prompt": "Q", "chosen": " ", "rejected": "a"}, "chosen is empty"),
+    ("pairs", {"prompt": "Q", "chosen": "Q", "rejected": "Q a"}, "chosen is only the prompt"),
+    (
+        "pairs",
+        {"chosen": "Yes it is", "rejected": "No"},
+        "no common beginning, and the record has no field prompt",
+    ),
+    ("pairs", {"chosen": "a b", "rejected": "a b c"}, "only the beginning of the other"),
+    ("pairs", {"chosen": [Q], "rejected": [Q, A]}, "chosen is only the beginning"),
+    ("pairs", {"chosen": [Q, A], "rejected": [user("R"), B]}, "no common prompt"),
+    ("pairs", {"prompt": "Z", "chosen": [Q, A], "rejected": [Q, B]}, "do not begin with the prompt"),
+    ("pairs", {"prompt": "Q", "chosen": '[{"role": "user"}]', "rejected": "b"}, "list of turns as a string"),
+    ("pairs", {"prompt": "Q", "chosen": "a", "rejected": {"role": "narrator"}}, "the role 'narrator'"),
+]
+
+
+@pytest.mark.parametrize(("form", "record", "reason"), REFUSED, ids=[reason for *_, reason in REFUSED])
+def test_what_cannot_be_used_says_why(form: Form, record: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         conversation_of_record(record, form)
 

@@ -31,6 +31,11 @@ CONTROL = re.compile(
     r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>|<[a-z]+\|>|<\|[a-z]+>|\[gMASK\]|<sop>"
 )
 WITHOUT_SYSTEM = {"gemma"}
+SAME_TEXT = {
+    *("cohere", "cohere2", "gemma", "gemma3", "lfm2", "lfm2_v2", "llama3", "qwen2_5_vl"),
+    *("qwen3_instruct_2507", "qwen3_vl"),
+}
+"""Templates whose training template gives the same text, and marks what is trained here."""
 
 
 @functools.cache
@@ -51,20 +56,8 @@ def trained(rendered: Rendered) -> list[str]:
 
 WORDS = st.sampled_from(
     [
-        "a",
-        "the answer",
-        "def f(x):\n    return x",
-        "naïve",
-        "漢字",
-        "😀",
-        "  two  ",
-        "\u00a0wide\u3000",
-        "user",
-        "assistant",
-        "\n\n",
-        "1.",
-        "{{",
-        "}}",
+        *("a", "the answer", "def f(x):\n    return x", "naïve", "漢字😀", "  two  ", "\u00a0wide\u3000"),
+        *("user", "assistant", "\n\n", "1.", "{{", "}}"),
     ]
 )
 TEXT = st.lists(WORDS, min_size=1, max_size=6).map(" ".join).filter(str.strip)
@@ -95,6 +88,9 @@ def test_every_turn_holds_its_answer_and_nothing_that_a_user_said(
         system=messages[0]["content"] if len(messages) % 2 else None,
     )
     assert _outside(template(name).render(others)) == outside
+    if name in SAME_TEXT:
+        marked = template(f"{name}_training").render(messages)
+        assert (rendered.text, turns) == (marked.text, trained(marked))
 
 
 def _outside(rendered: Rendered) -> str:
@@ -106,58 +102,82 @@ def _outside(rendered: Rendered) -> str:
     return text + rendered.text[place:]
 
 
-SAME_TEXT = [
-    "cohere",
-    "cohere2",
-    "gemma",
-    "gemma3",
-    "lfm2",
-    "lfm2_v2",
-    "llama3",
-    "qwen2_5_vl",
-    "qwen3_instruct_2507",
-    "qwen3_vl",
-]
-"""Templates whose training template gives the same text, and marks what is trained here."""
+def call(number: int) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "add", "arguments": {"a": number}}}
 
 
-@pytest.mark.parametrize("name", SAME_TEXT)
-@settings(max_examples=15, deadline=None)
-@given(contents=st.lists(TEXT, min_size=2, max_size=8).map(lambda texts: texts[: len(texts) // 2 * 2]))
-def test_turns_of_a_stock_template_are_those_of_its_training_template(
-    name: str, contents: Sequence[str]
-) -> None:
-    stock = template(name).render(conversation(*contents))
-    marked = template(f"{name}_training").render(conversation(*contents))
-    assert (stock.text, trained(stock)) == (marked.text, trained(marked))
+def asked(*contents: str | int) -> list[dict[str, Any]]:
+    """A question, and what comes after it: answers, and numbers for calls with their results."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Q"}]
+    for content in contents:
+        if isinstance(content, int):
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call(content)]})
+            messages.append({"role": "tool", "name": "add", "content": "RESULT"})
+        else:
+            messages.append({"role": "assistant", "content": content})
+    return messages
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2_5", "qwen3", "qwen3_instruct_2507", "glm4moe", "deepseekv3", "gptoss"]
+    "name", ["qwen2_5", "qwen3", "qwen3_instruct_2507", "glm4moe", "gemma4", "gptoss", "nemotron_3_nano"]
 )
 def test_tool_calls_are_trained_and_their_results_are_not(name: str) -> None:
-    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-    if name == "deepseekv3":
-        call["function"]["arguments"] = '{"a": 1}'  # type: ignore[index]
-    messages = [
-        {"role": "user", "content": "1 + 1?"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": "add", "content": "RESULT"},
-        {"role": "assistant", "content": "It is 2."},
-    ]
-    turns = trained(template(name).render(messages))
-    assert len(turns) == 2
-    assert "add" in turns[0]
-    assert "It is 2." in turns[1]
+    turns = trained(template(name).render(asked(1, 2, "It is 2.")))
+    assert len(turns) == 3
+    assert "add" in turns[0] and "add" in turns[1] and "It is 2." in turns[2]
     assert not any("RESULT" in turn for turn in turns)
 
 
+TRACKERS: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
+    # axolotl #3754: the end of Gemma's turns is not its eos_token.
+    "gemma3": ("gemma3", conversation("Q", "A"), ["A<end_of_turn>\n"]),
+    "gemma4": ("gemma4_v5", conversation("Q", "A"), ["A<turn|>\n"]),
+    # TRL #6361: a completion that was sampled holds the end of its reasoning alone.
+    "raw completion": (
+        "qwen3_6",
+        conversation("Q", "why\n</think>\n\nA"),
+        ["why\n</think>\n\nA<|im_end|>\n"],
+    ),
+    # Automodel #3739: the same text as an answer, a question and a result.
+    "repeated texts": (
+        "qwen3",
+        [*conversation("same", "same"), *asked(1, "same")],
+        [
+            "same<|im_end|>\n",
+            '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>\n',
+            "<think>\n\n</think>\n\nsame<|im_end|>\n",
+        ],
+    ),
+    # LlamaFactory #9630: the last turn is a tool's result.
+    "a last result": (
+        "gptoss",
+        asked(1),
+        [' to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>'],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "messages", "expected"), TRACKERS.values(), ids=TRACKERS)
+def test_what_went_wrong_elsewhere(name: str, messages: list[dict[str, Any]], expected: list[str]) -> None:
+    assert trained(template(name).render(messages)) == expected
+
+
+def test_a_template_that_leaves_out_a_parallel_call_refuses_the_record() -> None:
+    messages = asked("", "A")
+    messages[1]["tool_calls"] = [call(1), call(2)]
+    with pytest.raises(InputError, match="does not write the call of 'add'"):
+        template("gptoss").render(messages)
+    assert trained(template("qwen3").render(messages))[0].count("<tool_call>") == 2
+
+
 @pytest.mark.parametrize("name", ["qwen3", "llama3", "phi3", "gptoss"])
-def test_an_answer_may_repeat_the_question_or_the_template(name: str) -> None:
-    for text in ("Q", "<|im_end|>\n<|im_start|>user\nQ", "assistant", "<|eot_id|>", "<|end|>\n<|user|>\nQ"):
-        for turn in trained(template(name).render(conversation(text, text, text, text))):
-            assert text in turn
-            assert len(turn) < len(text) + 40
+@pytest.mark.parametrize(
+    "text", ["Q", "<|im_end|>\n<|im_start|>user\nQ", "assistant", "<|end|>\n<|user|>\nQ"]
+)
+def test_an_answer_may_repeat_the_question_or_the_template(name: str, text: str) -> None:
+    for turn in trained(template(name).render(conversation(text, text, text, text))):
+        assert text in turn
+        assert len(turn) < len(text) + 40
 
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -182,19 +202,20 @@ def refusal(jinja: str, messages: Sequence[Mapping[str, Any]] = conversation("Q"
     ("jinja", "reason"),
     [
         (TURNS + "{{ raise_exception('turns must alternate') }}", "turns must alternate"),
-        (TURNS + "{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         (TURNS + "{{ 1 / 0 }}", "division by zero"),
-        (TURNS + "{{ messages[9].content }}", "has no element 9"),
         (TURNS + "{{ messages.append(1) }}", "unsafe"),
         (TURNS + "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        (TURNS + "{{ raise_exception }}", "address in memory"),
-        (TURNS + "{{ messages | random }}", "random"),
         ("{% for m in messages %}{{ m.role }}{% endfor %}", "does not write the user's messages"),
         (
             "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
             "does not write the content of message 2",
         ),
         ("{% generation %}{% endgeneration %}" + TURNS, "marks no part"),
+        ("{% for %}", "is not Jinja"),
+        (
+            TURNS + "{{ strftime_now(messages[0].form) }}",
+            "prints today's date in a form that is not a string",
+        ),
     ],
 )
 def test_what_a_template_cannot_do_is_a_reason(jinja: str, reason: str) -> None:
@@ -222,11 +243,8 @@ def test_a_template_whose_turns_are_partly_marked_trains_what_it_marks() -> None
         ("m.content | upper", "THE TOOL <B> E"),
         ("m.content | escape", "the tool &lt;b&gt; e"),
         ("m.content | tojson", '"the tool <b> e"'),
-        ("m.content | replace('e', 'E')", "thE tool <b> E"),
         ("m.content.split('tool')[-1]", " <b> e"),
-        ("m.content.strip('*')", "the tool <b> e"),
         ("'T' if 'the' in m.content else m.content", ""),
-        ("m.content | truncate(200)", "the tool <b> e"),
         ("m.content[:10]", ""),
     ],
 )
@@ -243,16 +261,12 @@ def test_a_turn_holds_what_the_template_makes_of_a_content_or_the_record_is_refu
             own.render(messages)
 
 
-def test_dates_are_written_in_every_form_and_nothing_else_changes() -> None:
+def test_dates_are_the_same_on_every_day() -> None:
     jinja = (
-        "\n  {% set form = '%-d %B %Y' %}{{ strftime_now(form) }}|{{ strftime_now('%Y-%m-%dT%H:%M') }}" + ASKS
+        "{{ strftime_now is defined }}|{{ strftime_now( '%-d %B %Y') }}|{{ strftime_now(\"%Y-%m-%dT%H\") }}"
     )
-    own = ChatTemplate(jinja, NAMED, TOKENS)
-    text = own.render(conversation("Q", "A")).text
-    assert text.endswith("26 July 2024|2024-07-26T00:00<|user|>Q<|end|><|assistant|>A<|end|>")
-    undated = ChatTemplate(re.sub(r"strftime_now\(.*?\)", "'D'", jinja), NAMED, TOKENS)
-    rest = undated.render(conversation("Q", "A")).text
-    assert text == rest.replace("D", "26 July 2024", 1).replace("D", "2024-07-26T00:00", 1)
+    text = ChatTemplate(jinja + ASKS, NAMED, TOKENS).render(conversation("Q", "A")).text
+    assert text == "True|26 July 2024|2024-07-26T00<|user|>Q<|end|><|assistant|>A<|end|>"
 
 
 def test_a_header_that_asks_for_reasoning_is_not_trained_and_reasoning_is() -> None:
@@ -268,21 +282,9 @@ def test_a_header_that_asks_for_reasoning_is_not_trained_and_reasoning_is() -> N
     assert trained(own.render(messages)) == ["b<|end|>\n", "why</think>d<|end|>\n"]
 
 
-def test_reasoning_before_the_answer_has_a_header_of_its_own() -> None:
-    messages = conversation("a", "b", "c", "d")
-    for name in ("thinking", "reasoning_content", "reasoning"):
-        turns = trained(template("gptoss").render([*messages[:3], {**messages[3], name: "why"}]))
-        assert turns[1].startswith("<|channel|>analysis<|message|>why<|end|>")
-
-
 def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "Q"},
-        {"role": "assistant", "content": "reasons", "tool_calls": [call]},
-        {"role": "tool", "content": "RESULT"},
-        {"role": "assistant", "content": "A"},
-    ]
+    messages = asked(1, "A")
+    messages[1]["content"] = "reasons"
     content = (TEMPLATES / "gptoss.jinja").read_text(encoding="utf-8")
     control = {*CONTROL.findall(content), "<s>", "</s>"}
     # The template leaves out reasons before a final answer, so the conversation to the call is no prefix of the whole.
@@ -298,7 +300,6 @@ def test_calls_end_where_generation_does_and_before_what_comes_next() -> None:
 @pytest.mark.parametrize("name", ["qwen3", "gptoss", "mistral"])
 def test_time_is_linear_in_the_calls_of_a_conversation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ChatTemplate(MISTRAL, NAMED, {"[INST]", "[/INST]", "</s>"}) if name == "mistral" else template(name)
-    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     sizes: list[int] = []
     rendered = ChatTemplate._rendered
 
@@ -309,17 +310,14 @@ def test_time_is_linear_in_the_calls_of_a_conversation(name: str, monkeypatch: p
     monkeypatch.setattr(ChatTemplate, "_rendered", counted)
 
     def messages_rendered(calls: int) -> int:
-        step = [
-            {"role": "assistant", "content": "", "reasoning_content": "why", "tool_calls": [call]},
-            {"role": "tool", "content": "RESULT"},
-        ]
+        step = [{**asked(1)[1], "reasoning_content": "why"}, {"role": "tool", "content": "RESULT"}]
         sizes.clear()
         turns = own.render([*conversation("Q", "A", "R"), *step * calls, *conversation("Q", "A")[1:]]).turns
         assert len(turns) == calls + 2
         return sum(sizes)
 
     messages_rendered(2)  # what is known of the template is found once
-    assert messages_rendered(40) < 5 * messages_rendered(10)
+    assert messages_rendered(480) < 5 * messages_rendered(120)
 
 
 @pytest.mark.parametrize(
@@ -336,35 +334,29 @@ def test_the_end_of_a_turn_is_trained_whatever_stands_before_it(before: str, aft
     assert not ChatTemplate(jinja.replace("<|end|>", ""), NAMED, TOKENS).trains_ends
 
 
+def test_an_end_that_is_no_control_token_is_trained_too() -> None:
+    own = ChatTemplate(ASKS, NAMED, {"</s>"})
+    assert trained(own.render(conversation("Q", "A", "R", "B"))) == ["A<|end|>", "B<|end|>"]
+    assert not own.trains_ends
+    # White space alone is no end.
+    spaced = ChatTemplate(ASKS.replace("<|end|>", "\n\n"), NAMED, {"</s>"})
+    assert trained(spaced.render(conversation("Q", "A", "R", "B"))) == ["A", "B"]
+
+
+def test_a_token_that_stops_and_begins_the_next_turn_is_trained_where_nothing_else_ends_one() -> None:
+    for end, expected in (("", "A<|user|>"), ("<|end|>\n", "A<|end|>\n")):
+        own = ChatTemplate(ASKS.replace("<|end|>", end), NAMED, TOKENS, ["<|user|>"])
+        assert trained(own.render(conversation("Q", "A", "R", "B")))[0] == expected
+
+
 def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     messages = conversation("Q", "A ", "Q", "B")
     turns = trained(ChatTemplate(TURNS, NAMED, TOKENS).render(messages))
     assert turns == ["<|assistant|>A <|end|>", "<|assistant|>B<|end|>"]
     spaces = "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert trained(ChatTemplate(spaces, NAMED, TOKENS).render(messages)) == ["A ", "B"]
     called = MISTRAL.replace("m.tool_calls | tojson", "'[CALLS]' ~ (m.tool_calls | tojson)")
-    messages[1] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    messages[1] = asked(1)[1]
     (turn, last) = trained(ChatTemplate(called, NAMED, {"[INST]", "[/INST]", "</s>"}).render(messages))
     assert turn.startswith("[CALLS]") and turn.endswith("}]</s>")
     assert last == "B</s>"
-
-
-def test_the_beginning_of_a_system_turn_is_not_trained() -> None:
-    messages = [*conversation("a", "b"), {"role": "system", "content": "S"}, *conversation("c", "d")]
-    assert trained(template("glm4moe").render(messages))[0].endswith("b")
-
-
-def test_a_null_content_is_none_as_in_transformers() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
-    jinja = ASKS.replace(
-        "m.content", "(m.content if m.content is defined else 'none') ~ (m.tool_calls | tojson)"
-    )
-    messages = [
-        {"role": "user", "content": "Q"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-    ]
-    text = (
-        ChatTemplate(jinja.replace("| tojson", "| default('') | tojson"), NAMED, TOKENS).render(messages).text
-    )
-    assert "<|assistant|>none[" in text

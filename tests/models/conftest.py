@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -115,19 +114,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-CODES = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int8": "I8"}
-
-
 def safetensors(tensors: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of a safetensors file; uint16 arrays are stored as bfloat16."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for key, tensor in tensors.items():
-        place = [len(data), len(data) + tensor.nbytes]
-        header[key] = {"dtype": CODES[str(tensor.dtype)], "shape": list(tensor.shape), "data_offsets": place}
-        data += tensor.tobytes()
-    encoded = json.dumps(header).encode()
-    return len(encoded).to_bytes(8, "little") + encoded + data
+    import torch
+    from safetensors.torch import save
+
+    kinds = {key: torch.bfloat16 if tensor.dtype == np.uint16 else None for key, tensor in tensors.items()}
+    stored = {key: torch.from_numpy(tensor.copy()) for key, tensor in tensors.items()}
+    return save({key: stored[key].view(kind) if kind else stored[key] for key, kind in kinds.items()})
 
 
 @pytest.fixture

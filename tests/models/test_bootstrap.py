@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 from dagster_divorder.core.topics.cluster import fit
 from dagster_divorder.core.vectors.pool import document_frequency, pool, token_weights
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import bootstrap
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import embedding_table
 from dagster_divorder.models.tokenize import load_encoder
@@ -31,24 +29,12 @@ def trained(tmp_path_factory):
     return directory, train(TEXTS, directory, vocab_size=400, dim=24)
 
 
-def test_the_report_tells_what_was_learnt(trained):
-    _, report = trained
-    assert report.keys() == {
-        *("tokens_seen", "vocabulary", "dim", "rank", "explained_variance", "pieces", "contexts"),
-        *("engine", "engine_reason"),
-    }
-    assert 257 < report["vocabulary"] <= 400
-    assert 0 < report["rank"] <= report["dim"] == 24
-    assert 0 < report["explained_variance"] <= 1
-    assert report["pieces"] == len(TEXTS)
-    json.dumps(report)
-
-
 @pytest.mark.slow
 def test_transformers_loads_all_of_it(trained):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     directory, report = trained
+    assert 257 < report["vocabulary"] <= 400 and 0 < report["rank"] <= report["dim"] == 24
     config = AutoConfig.from_pretrained(directory)
     assert (config.model_type, config.hidden_size, config.vocab_size) == ("llama", 24, report["vocabulary"])
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -62,7 +48,7 @@ def test_transformers_loads_all_of_it(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dim", [2, 3, 100, 128, 192, 320])
+@pytest.mark.parametrize("dim", [3, 192, 320])
 def test_any_width_makes_a_valid_configuration(tmp_path, dim):
     from transformers import AutoConfig
 
@@ -81,26 +67,12 @@ def test_the_same_texts_settings_and_seed_give_the_same_bytes_whatever_the_threa
         "texts = [f'{n * n} words on {n % 7} ' * (1 + n % 90) + 'word%d ' % (n % 31) * 9 for n in range(400)]\n"
         "train(texts, sys.argv[1], vocab_size=700, dim=40, seed=int(sys.argv[2]))"
     )
-    one = {
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "RAYON_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    two = {
-        "OPENBLAS_NUM_THREADS": "2",
-        "OMP_NUM_THREADS": "2",
-        "RAYON_NUM_THREADS": "3",
-        "PYTHONHASHSEED": "5",
-    }
+    threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "RAYON_NUM_THREADS")
     said = set()
-    for name, variables in (("one", one), ("two", two)):
+    for name, count in (("one", "1"), ("two", "2")):
         command = [sys.executable, "-c", script, str(tmp_path / name), "0"]
-        said.add(
-            subprocess.run(
-                command, env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE
-            ).stdout
-        )
+        variables = {**os.environ, **dict.fromkeys(threads, count), "PYTHONHASHSEED": count}
+        said.add(subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE).stdout)
     assert len(said) == 1
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
@@ -125,24 +97,6 @@ def test_small_corpora_give_a_usable_model(tmp_path, texts):
     assert np.array_equal(vectors.any(axis=1), lengths > 0)
     clusters = fit(vectors, 30)
     assert 1 <= len(clusters.centroids) <= len(set(texts))
-
-
-def test_different_short_documents_differ_though_nothing_can_be_learnt(tmp_path):
-    report = train(["One short document."], tmp_path, vocab_size=400, dim=32)
-    assert report["rank"] == 0
-    encoder, table = load_encoder(tmp_path), embedding_table(tmp_path).weights
-    vectors = pool(
-        *encoder.encode(["One short", "One short", "Other text"]), table, np.ones(len(table), np.float32)
-    )
-    assert vectors[0].tobytes() == vectors[1].tobytes() != vectors[2].tobytes()
-
-
-def test_the_tokenizer_sees_a_capped_share_of_the_texts(monkeypatch):
-    monkeypatch.setattr(bootstrap, "TOKENIZER_BYTES", 10)
-    texts = ["abcdef", "ghijkl", "mnopqr"]
-    shares = [list(bootstrap._share(texts, seed)) for seed in (0, 0, 1)]
-    assert shares[0] == shares[1] != shares[2]
-    assert [len(text) for text in shares[0]] == [6, 4]
 
 
 @pytest.mark.parametrize(

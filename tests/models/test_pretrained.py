@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
-from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer, save_tokenizer
+from dagster_divorder.models.pretrained import load_config, load_tokenizer, save_tokenizer
 from dagster_divorder.models.tokenize import load_encoder, special_ids
 from tests.models.conftest import WORDS
 
@@ -24,7 +23,6 @@ TOOLS = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": 
 
 SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "tokenizer.json alone": ("cl100k", {}),
-    "added tokens of text": ("added text tokens", {}),
     "a splitting that gigatoken has not": ("unknown splitting", {}),
     "truncation and padding": ("truncating and padding", {}),
     "no class, but a model's type": ("cl100k", {"config": {"model_type": "olmo2"}}),
@@ -48,7 +46,6 @@ SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             }
         },
     ),
-    "a map of special tokens": ("gpt2", {"special_tokens_map": {"eos_token": {"content": END}}}),
     "several chat templates": ("gpt2", {"tokenizer_config": {"chat_template": TOOLS, "image_token": START}}),
 }
 
@@ -82,15 +79,6 @@ def test_a_saved_tokenizer_is_the_one_of_transformers(
     assert special_ids(saved) == names
 
 
-def test_given_templates_replace_the_checkpoints_own(make_tokenizer: Make, tmp_path: Path) -> None:
-    directory = make_tokenizer("gpt2")
-    (directory / "chat_template.jinja").write_text("own")
-    for templates in ({"default": "a"}, {"default": "a", "tool_use": "b"}):
-        save_tokenizer(directory, tmp_path, templates)
-        found = load_tokenizer(tmp_path).chat_template
-        assert (found if isinstance(found, dict) else {"default": found}) == templates
-
-
 def test_dropout_is_off(make_tokenizer: Make, tmp_path: Path) -> None:
     directory = make_tokenizer("gpt2")
     expected = load_encoder(directory).encode([WORDS])[0].tolist()
@@ -120,21 +108,3 @@ def test_what_transformers_cannot_read_is_refused_in_a_sentence(make_tokenizer: 
     (directory / "config.json").write_text('{"model_type": "nobodys"}')
     with pytest.raises(InputError, match=r"transformers .* cannot load .*gpt2"):
         load_config(directory)
-    shutil.copy(directory / TOKENIZER, tmp_path)
-    (tmp_path / TOKENIZER).write_text('{"model": {}}')
-    with pytest.raises(
-        InputError, match="expected a causal or an encoder model of text with a fast tokenizer"
-    ):
-        load_tokenizer(tmp_path)
-
-
-def test_processes_that_cannot_join_are_told_to_be_fewer() -> None:
-    error = OSError("We tried to initialize torch.distributed for you, but it failed.")
-    error.__cause__ = ValueError("Duplicate GPU detected")
-    with (
-        pytest.raises(
-            InputError, match=r"cannot join \(Duplicate GPU detected\).*lower deep.tensor_parallel"
-        ),
-        explaining(Path("model")),
-    ):
-        raise error

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
 
@@ -162,7 +161,3 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     assert told in capsys.readouterr().out
     page = (folder / "curated" / "ordering_report.html").read_text()
     assert f"{tokens:,} tokens, {trained:,} trained on" in page
-
-
-def records(folder: Path) -> list[list[dict[str, str]]]:
-    return [orjson.loads(line)["messages"] for line in (folder / "docs.jsonl").read_bytes().splitlines()]
