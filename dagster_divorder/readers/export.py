@@ -1,4 +1,4 @@
-"""An open export: rows of tokens in the order of the plan, for any format and layout of the files.
+"""An open export: its rows of tokens in the order of the plan, whatever the layout of its files.
 
 Opening maps files into memory, at a cost that does not depend on their size. An open export can be read to its end even
 if another plan is exported into its folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.readers import parquet, raw
+from dagster_divorder.readers.arrow_files import ParquetRows, RowTable
 from dagster_divorder.readers.files import Files
-from dagster_divorder.readers.row_table import RowTable
 from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
@@ -38,30 +37,9 @@ READABLE = (EXPORT_VERSION, MASKED_VERSION)
 """Versions of exports that this module reads."""
 
 
-SOURCES: dict[str, Callable[[Files, dict[str, Any]], tuple[Source, np.ndarray | None]]] = {
-    "parquet": parquet.parquet,
-    "olmo": raw.olmo,
-    "megatron": raw.megatron,
-}
-"""Format -> function that opens its files and returns their rows, and each epoch's rows, (E, R), None for all in
-order."""
-
-
-class Source(Protocol):
-    """Rows in the files of one format."""
-
-    dtype: np.dtype
-
-    def ids(self, first: int, end: int) -> np.ndarray:
-        """Ids (n, L) of rows [first, end), short rows padded. Read-only: they may be a view of a file."""
-
-    def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
-
-
 @dataclass(eq=False)
 class Block:
-    """n rows. ids: (n, L) in the files' dtype; read-only. padded: whether any row of the export is padded. Documents
+    """n rows. ids: int32 (n, L); read-only. padded: whether any row of the export is padded. Documents
     and the loss mask are read on first use."""
 
     ids: np.ndarray
@@ -110,26 +88,25 @@ class Export:
 
     manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
     of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of trained places in the
-    files, counted as row x L + place in the row; None if every token is trained on.
+    files, counted as row x L + place in the row; None if every token is trained on. Blocks are of `parquet` exports.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: dict[str, Any],
-        source: Source,
-        epochs: np.ndarray | None,
-        trained: Spans | None = None,
-        table: np.ndarray | None = None,
-    ) -> None:
-        self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
-        self._table = table
-        self.trained = trained
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        files = Files(path, manifest)
+        files.check_sizes()
+        self.path, self.manifest = path, manifest
+        names = [*manifest["files"]]
+        # Stays mapped, whatever is exported over it.
+        self._table = next((files.map(name) for name in names if name.endswith(ROWS)), None)
+        self._rows = ParquetRows(files, manifest) if manifest["format"] == "parquet" else None
+        # Each epoch's rows, int64 (E, R); None for all in order.
+        stored = any(name.endswith("epochs.npy") for name in names)
+        self._epochs = files.array("epochs.npy") if stored else None
+        self.trained = Spans(*files.array(TRAINED)) if self._rows and "loss_mask" in manifest else None
         self.plan: str = manifest["plan"]
         self.length: int = manifest["sequence_length"]
         self.batch: int = manifest["batch"]
         self.padded = manifest["padded_rows"] > 0
-        self.dtype = source.dtype
         layout = manifest["layout"]
         self._slices = layout and (layout["world_size"], max(layout["workers"], 1), layout["micro_batch"])
 
@@ -146,11 +123,12 @@ class Export:
         Raises:
             IndexError: there is no such row.
         """
-        parts = self._stretches(rows)
-        ids = [self._source.ids(first, end) for first, end in parts]
+        assert self._rows
+        source, parts = self._rows, self._stretches(rows)
+        ids = [source.ids(first, end) for first, end in parts]
 
         def documents() -> tuple[np.ndarray, np.ndarray]:
-            lengths, counts = zip(*(self._source.documents(first, end) for first, end in parts), strict=True)
+            lengths, counts = zip(*(source.documents(first, end) for first, end in parts), strict=True)
             return np.concatenate(lengths), np.concatenate(counts)
 
         def trained() -> np.ndarray:
@@ -193,21 +171,12 @@ class Export:
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches (first, end) of the files."""
-        straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
-        straight = straight and self._first_lies_as_read
-        if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
-            return [(rows[0], rows[-1] + 1)]
         wanted = np.asarray(rows, np.int64)
         if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
             raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
         file_rows = self.in_file(wanted)
         cuts = [0, *(np.flatnonzero(np.diff(file_rows) != 1) + 1).tolist(), len(file_rows)]
         return [(int(file_rows[begin]), int(file_rows[begin]) + end - begin) for begin, end in pairwise(cuts)]
-
-    @cached_property
-    def _first_lies_as_read(self) -> bool:
-        """Whether the first epoch is stored in reading order; not if one schedule spans all epochs."""
-        return self._epochs is None or np.array_equal(self._epochs[0], np.arange(self._epochs.shape[1]))
 
     def in_file(self, rows: ArrayLike) -> np.ndarray:
         """Rows of the plan's order, int (n,) -> rows of the files, int64."""
@@ -240,12 +209,12 @@ class Export:
                 )
 
 
-def open_export(path: str | Path, plan: str | None = None) -> Export:
+def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True) -> Export:
     """Opens the folder of one format of an export, such as data/exports/parquet. plan: the expected fingerprint of its
-    plan; None accepts any.
+    plan; None accepts any. rows: whether its rows of tokens are read, for which it has to be `parquet`.
 
     Raises:
-        InputError: the folder holds no export, or one in a format or version that this reader does not read.
+        InputError: the folder holds no export, one whose rows are not read here, or one of another version.
         StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is missing or
             altered.
     """
@@ -257,10 +226,10 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
         )
     path = Path(path).absolute()
     manifest = read_export_manifest(path)
-    if (name := manifest["format"]) not in SOURCES:
+    if rows and (name := manifest["format"]) != "parquet":
         raise InputError(
-            f"{path} is an export in the format {name}, which its own trainer reads; this reader reads "
-            f"{', '.join(SOURCES)}: add one of them to exports.formats"
+            f"{path} is an export in the format {name}, which its own trainer reads; this reader reads parquet: add it "
+            "to exports.formats"
         )
     if not manifest["rows"]:
         raise InputError(f"{path} holds no sequence: the exported corpus has no token")
@@ -269,13 +238,7 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
             f"{path} holds the plan {manifest['plan']}; expected {plan}, which it held before; export that plan "
             f"again into its own folder, or start over with the present plan"
         )
-    files = Files(path, manifest)
-    files.check_sizes()
-    # Stays mapped, whatever is exported over it.
-    table = [files.map(file) for file in manifest["files"] if file.endswith(ROWS)]
-    source, epochs = SOURCES[name](files, manifest)
-    trained = Spans(*files.array(TRAINED)) if "loss_mask" in manifest else None
-    return Export(path, manifest, source, epochs, trained, table[0] if table else None)
+    return Export(path, manifest)
 
 
 def open_exports(paths: Iterable[str | Path]) -> list[Export]:

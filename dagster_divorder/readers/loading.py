@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +32,20 @@ class SequenceDataset(Dataset[Any]):
     """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
     `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. form: of a batch
-    (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the files' dtype. path: the folder of
-    an export, an open export, or a mixture of several. trim: blocks of the plain form end at their longest row.
+    (readers/forms.py): plain, flattened or torchtitan. path: the folder of an export, an open export, or a mixture of
+    several. trim: blocks of the plain form end at their longest row.
 
     Raises:
         InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
     """
 
     def __init__(
-        self,
-        path: str | Path | Export | Mixture,
-        *,
-        form: str = "plain",
-        native: bool = False,
-        trim: bool = False,
+        self, path: str | Path | Export | Mixture, *, form: str = "plain", trim: bool = False
     ) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
         self.export = open_export(path) if isinstance(path, str | Path) else path
-        self.form, self.native, self.trim = form, native, trim
+        self.form, self.trim = form, trim
 
     @property
     def pads(self) -> bool:
@@ -69,7 +63,7 @@ class SequenceDataset(Dataset[Any]):
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """These rows as one block, in the dataset's form."""
         block = self.export.block(rows)
-        return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block, self.native)
+        return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block)
 
     @staticmethod
     def collate(block: Any) -> Any:
@@ -129,21 +123,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         else:
             self.source, self._pads = dataset.export, dataset.pads
         self.batch = self.source.batch if batch is None else batch
-        started = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if rank is None:
-            rank = torch.distributed.get_rank() if started else _from_environment("RANK")
-        if world_size is None:
-            world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE")
-        if rank is None and world_size in (None, 1):
-            rank, world_size = 0, 1
-        if rank is None or world_size is None:
-            raise InputError(
-                f"rank is {rank} and world_size is {world_size}; expected both, or every process would read the same "
-                "rows: set RANK and WORLD_SIZE as torchrun does (srun and mpirun give them other names), or give rank "
-                "and world_size"
-            )
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
+        rank, world_size = _ranks(rank, world_size)
         self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
         self.rank, self.step = rank, world_size * self.micro_batch
         if self.micro_batch < 1 or self.batch < 1 or self.batch % self.step:
@@ -254,21 +234,38 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return [position % rows for position in range(begin, end)]
 
 
-def _from_environment(name: str) -> int | None:
-    """
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The rank and the world size, those not given from torch.distributed or torchrun's variables.
+
     Raises:
-        InputError: the variable does not hold a whole number.
+        InputError: a variable does not hold a whole number, one of the two is not known, or the rank is outside.
     """
-    value = os.environ.get(name, "").strip()
-    if not value:
-        return None
-    try:
-        return int(value)
-    except ValueError:
+    started = torch.distributed.is_available() and torch.distributed.is_initialized()
+    numbers = []
+    for name, given, of_group in (("RANK", rank, "get_rank"), ("WORLD_SIZE", world_size, "get_world_size")):
+        if given is None and started:
+            given = getattr(torch.distributed, of_group)()
+        elif given is None and (value := os.environ.get(name, "").strip()):
+            try:
+                given = int(value)
+            except ValueError:
+                raise InputError(
+                    f"the environment variable {name} is {value!r}; expected a whole number, as torchrun sets it: "
+                    "unset it, or give rank and world_size"
+                ) from None
+        numbers.append(given)
+    rank, world_size = numbers
+    if rank is None and world_size in (None, 1):
+        return 0, 1
+    if rank is None or world_size is None:
         raise InputError(
-            f"the environment variable {name} is {value!r}; expected a whole number, as torchrun sets it: unset it, or "
-            "give rank and world_size"
-        ) from None
+            f"rank is {rank} and world_size is {world_size}; expected both, or every process would read the same rows: "
+            "set RANK and WORLD_SIZE as torchrun does (srun and mpirun give them other names), or give rank and "
+            "world_size"
+        )
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
+    return rank, world_size
 
 
 class MicroBatches(Iteration[Sequence[int]]):
@@ -316,12 +313,9 @@ class SequenceStream(IterableDataset[Any]):
     every position costs the same. An iteration begins at the start, or once at a loaded state. equal_ranks: see
     GlobalBatchSampler; rows of the plain form are then padded to the longest of the micro-batch only.
 
-    In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
-    them in order. There StatefulDataLoader keeps a state for each worker, which is refused if the number of workers,
-    ranks or rows of a step differs.
-
     Raises:
-        InputError, StoreError: see SequenceDataset and GlobalBatchSampler.
+        InputError, StoreError: see SequenceDataset and GlobalBatchSampler; an iteration refuses workers of another
+            loader.
     """
 
     def __init__(
@@ -334,10 +328,9 @@ class SequenceStream(IterableDataset[Any]):
         world_size: int | None = None,
         workers: int = 0,
         form: str = "plain",
-        native: bool = False,
         equal_ranks: bool = False,
     ) -> None:
-        self.dataset = SequenceDataset(path, form=form, native=native, trim=equal_ranks)
+        self.dataset = SequenceDataset(path, form=form, trim=equal_ranks)
         self.sampler = GlobalBatchSampler(
             self.dataset,
             batch,
@@ -360,41 +353,27 @@ class SequenceStream(IterableDataset[Any]):
 
     def _blocks(self, batches: MicroBatches, samples: list[int]) -> Iterator[Any]:
         """samples: of this iteration alone, the one number that it counts on."""
-        if worker := get_worker_info():
-            shared = worker.num_workers
-            blocks: Any = map(self.dataset.__getitems__, islice(batches, worker.id, None, shared))
-        else:
-            shared = 1
-            blocks = DataLoader(
-                self.dataset,
-                batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
-                num_workers=self.workers,
-                collate_fn=self.dataset.collate,
+        if get_worker_info():
+            raise InputError(
+                "a SequenceStream is read in the worker of a DataLoader, where every worker would read all of it; "
+                "iterate SequenceStream(..., workers=N) itself, or give the loader a SequenceDataset and a "
+                "GlobalBatchSampler"
             )
+        blocks: Any = DataLoader(
+            self.dataset,
+            batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
+            num_workers=self.workers,
+            collate_fn=self.dataset.collate,
+        )
         for block in blocks:
-            samples[0] = min(samples[0] + shared * self.sampler.step, self.sampler.end)
+            samples[0] = min(samples[0] + self.sampler.step, self.sampler.end)
             yield block
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration that was begun last; before it, the position where it will begin."""
-        state = {"samples": self._samples[0], "plan": self.dataset.export.plan}
-        return state | self.sampler.shared | self._share()
+        return {"samples": self._samples[0], "plan": self.dataset.export.plan} | self.sampler.shared
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins the next iteration at a state. Raises InputError: see `samples_in`; also for another worker's
-        state."""
-        check_state(state, samples=int, plan=str)
-        if state.get("worker") != self._share().get("worker"):
-            raise InputError(
-                f"the state belongs to a worker's share, {state.get('worker')}, and this worker reads "
-                f"{self._share().get('worker')}; "
-                "keep the numbers of workers and ranks, or iterate SequenceStream(workers=...) itself, without a loader"
-            )
+        """Begins the next iteration at a state. Raises InputError: see `samples_in`."""
         self.sampler.load_state_dict(state)
         self._samples = [state["samples"]]
-
-    def _share(self) -> dict[str, Any]:
-        worker = get_worker_info()
-        if worker is None:
-            return {}
-        return {"worker": {"id": worker.id, "of": worker.num_workers, "step": self.sampler.step}}

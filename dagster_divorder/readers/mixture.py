@@ -64,7 +64,6 @@ class Mixture:
         self.length, self.batch = first.length, first.batch
         self.padded = any(export.padded for export in self._exports)
         self.masked = any(export.trained for export in self._exports)
-        self.dtype = np.result_type(*(export.dtype for export in self._exports))
         self._sequences = sequences
 
     def __len__(self) -> int:
@@ -77,7 +76,7 @@ class Mixture:
             IndexError: there is no such row.
         """
         blocks = [(at, export.block(row.tolist())) for export, at, row in self._rows_of_pools(rows)]
-        ids = np.empty((len(rows), self.length), self.dtype)
+        ids = np.empty((len(rows), self.length), np.int32)
         for at, block in blocks:
             ids[at] = block.ids
 
@@ -127,15 +126,6 @@ class Mixture:
         for export, at, row in self._rows_of_pools(rows):
             costs[at] = export.costs(row, padded=padded)
         return costs
-
-    def read(self, samples: int) -> dict[str, float]:
-        """Passes through each pool within the first `samples` rows of the stream; all epochs of a pool are one pass."""
-        periods, rest = divmod(samples, len(self._pool))
-        rows = periods * self._parts + np.bincount(self._pool[:rest], minlength=len(self._parts))
-        return {
-            path: float(count) / len(export)
-            for path, count, export in zip(self.shares, rows.tolist(), self._exports, strict=True)
-        }
 
 
 def _parts(weights: Mapping[str, float]) -> list[int]:

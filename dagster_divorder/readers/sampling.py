@@ -15,19 +15,16 @@ same order for itself. Known weakness: a sampler knows the rows drawn from it, n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import Sampler
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.shards import check_state
-
-if TYPE_CHECKING:
-    from dagster_divorder.trainers.replay import Kept
 
 Item = TypeVar("Item", covariant=True)
 
@@ -135,11 +132,6 @@ class BalancedSampler(Sampler[int]):
             rows += order[max(begin - before, 0) : end - before].tolist()
         return rows
 
-    def row_at(self, epoch: int, position: int) -> int:
-        """The row at one position of an iteration, as in `rows_at`."""
-        turn, at = divmod(position, self.rows)
-        return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
-
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the first and the last used."""
         if epoch != self._epoch_kept:
@@ -189,42 +181,6 @@ class BalancedSampler(Sampler[int]):
             )
         return place
 
-    def under(self, positions: Sampler[int]) -> RowsAt:
-        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs. The
-        other sampler decides repetitions and groups, this one the rows.
-
-        positions: a sampler of 0 to N - 1 that does not shuffle, over the trainer's data.
-
-        Raises:
-            InputError: the other sampler shuffles, or its data has another number of rows.
-        """
-        return RowsAt(self, positions)
-
-    def kept(self, batches: Iterable[Iterable[int]], epoch: int = 0) -> Kept:
-        """How many of the global batches that a trainer read have this sampler's rows: `kept(...).text`.
-
-        batches: row numbers of each optimizer step of an iteration, over all ranks, in the order of training: lists,
-        arrays or tensors; the last may be shorter. The order inside a batch has no meaning.
-
-        Raises:
-            InputError: there are no batches, or one before the last is of another size.
-        """
-        from dagster_divorder.trainers.replay import compare
-        from dagster_divorder.trainers.trainer import consecutive
-
-        read = [np.asarray(batch, np.int64).ravel() for batch in batches]
-        if not read or not read[0].size:
-            raise InputError("no batches are given; expected the row numbers of each step")
-        size = read[0].size
-        for at, batch in enumerate(read):
-            if batch.size > size or (batch.size < size and at < len(read) - 1):
-                raise InputError(
-                    f"batch {at} has {batch.size} rows and the first has {size}; expected the same number in each "
-                    f"but the last"
-                )
-        plan = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
-        return compare(*(consecutive(rows, size, drop_last=False) for rows in (np.concatenate(read), plan)))
-
 
 class Iteration(Iterator[Item]):
     """One iteration of a sampler. epoch: its number; samples: its rows given to all ranks."""
@@ -251,44 +207,7 @@ class RowNumbers(Iteration[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return sampler.row_at(self.epoch, self.samples - 1)
-
-
-class RowsAt(Sampler[int]):
-    """The rows of a BalancedSampler at the positions that another sampler yields; see `BalancedSampler.under`."""
-
-    def __init__(self, sampler: BalancedSampler, positions: Sampler[int]) -> None:
-        if getattr(positions, "shuffle", not isinstance(positions, SequentialSampler)):
-            raise InputError(
-                f"{type(positions).__name__} shuffles; expected positions in their order: set "
-                'train_sampling_strategy="sequential", for GRPO shuffle_dataset=False'
-            )
-        data = getattr(positions, "data_source", getattr(positions, "dataset", None))
-        if isinstance(data, Sized) and len(data) != len(sampler):
-            raise InputError(
-                f"{type(positions).__name__} has {len(data)} rows and the order {len(sampler)}; expected the same "
-                f"number: give BalancedSampler the data that the trainer reads"
-            )
-        self.sampler, self.positions = sampler, positions
-
-    def __len__(self) -> int:
-        return len(self.positions)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[int]:
-        reading = self.sampler.reading = RowNumbers(self.sampler)
-        if reading.samples:
-            raise InputError(
-                f"the loaded state is inside an epoch, after {reading.samples} rows; under another sampler expected "
-                f"an epoch's start: let the trainer skip the rows that it has read"
-            )
-        for position in self.positions:
-            reading.samples += 1
-            yield self.sampler.row_at(reading.epoch, position)
-        self.sampler.end(reading.epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `BalancedSampler.set_epoch`."""
-        self.sampler.set_epoch(epoch)
+        return int(sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0])
 
 
 def _text(value: Any) -> str:

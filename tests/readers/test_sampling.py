@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import dagster_divorder as divorder
@@ -291,9 +290,6 @@ def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() 
         InputError, match="9 samples, 1 of them in a batch of 8, where no step of 8 rows begins"
     ):
         iter(batches)
-    below = sampler()
-    list(islice(below.under(SequentialSampler(range(50))), 5))
-    assert below.state_dict()["samples"] == 5
 
 
 def test_an_epoch_set_forgets_a_place_in_another_one() -> None:
@@ -379,56 +375,3 @@ def test_epochs_out_of_range_are_refused() -> None:
     for epoch in (-1, 1.0, None):
         with pytest.raises(InputError, match=f"epoch is {epoch}; expected a whole number of 0 or more"):
             one.set_epoch(epoch)  # type: ignore[arg-type]
-
-
-def test_under_another_sampler_positions_become_rows() -> None:
-    first, second = orders(2)
-    one = sampler()
-    data = range(50)
-    below = one.under(SequentialSampler(data))
-    assert len(below) == 50
-    assert [list(below), list(below)] == [first, second]
-    below.set_epoch(0)
-    parts = [one.under(DistributedSampler(data, 2, rank, shuffle=False)) for rank in range(2)]
-    read = []
-    for part in parts:
-        one.set_epoch(0)
-        read.append(list(part))
-    assert read == [first[::2], first[1::2]]
-
-
-def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
-    one = sampler()
-    next(iter(one))
-    one.load_state_dict(one.state_dict())
-    with pytest.raises(InputError, match="the loaded state is inside an epoch, after 1 rows"):
-        next(iter(one.under(SequentialSampler(range(50)))))
-
-
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        (lambda: RandomSampler(range(50)), "RandomSampler shuffles; .*train_sampling_strategy"),
-        (lambda: DistributedSampler(range(50), 1, 0), "DistributedSampler shuffles"),
-        (lambda: SequentialSampler(range(49)), "SequentialSampler has 49 rows and the order 50"),
-    ],
-)
-def test_a_sampler_that_would_lose_the_order_is_refused(positions: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sampler().under(positions())
-
-
-def test_batches_that_a_trainer_read_are_held_against_the_order() -> None:
-    one = sampler()
-    first, _ = orders(2)
-    steps = [first[at : at + 8] for at in range(0, 50, 8)]
-    assert one.kept(steps).text == "6 of 6 batches" and one.kept(steps).in_order
-    assert one.kept([step[::-1] for step in steps[:3]]).text == "3 of 6 batches"
-    assert one.kept(steps, epoch=1).kept == 0
-    shuffled = np.random.default_rng(0).permutation(50)
-    kept = one.kept(np.split(shuffled[:48], 6))
-    assert kept.text == "0 of 6 batches" and kept.first
-    with pytest.raises(InputError, match="no batches are given"):
-        one.kept([])
-    with pytest.raises(InputError, match="batch 1 has 3 rows and the first has 8"):
-        one.kept([steps[0], steps[1][:3], steps[2]])

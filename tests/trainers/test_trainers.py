@@ -58,7 +58,7 @@ def test_the_best_way_reads_the_plan_and_a_shuffled_plan_is_noticed(
     assert noticed.first[0] == 0
 
 
-KEPT_BY_DEFAULT = {"nanotron", "trl-kto"}
+KEPT_BY_DEFAULT = {"trl-kto"}
 
 
 @EVERY

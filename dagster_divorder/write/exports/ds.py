@@ -1,4 +1,4 @@
-"""ds: datatrove's token files, read by nanotron and `datatrove.utils.dataset.DatatroveFolderDataset`.
+"""ds: datatrove's token files, read by `datatrove.utils.dataset.DatatroveFolderDataset`.
 
     train-TAG-00000-of-00003.ds         ids, L a row, uint16 (uint32 if an id does not fit)
     train-TAG-00000-of-00003.ds.index   uint64, the end of each document in the file
