@@ -81,6 +81,7 @@ VALUES: dict[str, dict[str, str]] = {
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "exports.trainer": {
         "nanotron": "its repository has had no change of code since June 2025; datatrove reads the same files",
+        "torchtune": "its development stopped in July 2025; trl, axolotl, llama-factory and ms-swift read the records",
         "torchtitan-streaming": "torchtitan and torchtitan-grain read the export",
     },
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},

@@ -16,9 +16,6 @@ from dagster_divorder.trainers.trainer import Trainer
 
 _reader = partial(Trainer, default=shuffled_by_accelerate, resumes=HF_TRAINER.resumes)
 CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
-ROWS_OF_A_RANK = (
-    "its state counts a rank's own rows, so another world size reads some rows twice and skips others"
-)
 
 
 def _trl(name: str, form: str, **options: Any) -> Trainer:
@@ -117,27 +114,6 @@ max_steps: {steps}
 """,
     ),
     _reader(
-        name="torchtune",
-        title="torchtune",
-        forms=CONVERSATIONS,
-        documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
-        lines="""\
-dataset:
-  _component_: torchtune.datasets.chat_dataset
-  source: {reader}
-  data_files: {pattern}
-  split: train
-  conversation_column: messages
-  conversation_style: openai
-  packed: False
-shuffle: False
-batch_size: {micro_batch}
-gradient_accumulation_steps: {accumulation}
-max_steps_per_epoch: {steps}
-""",
-        resumes=ROWS_OF_A_RANK,
-    ),
-    _reader(
         name="hf-streaming",
         title="datasets, streaming",
         formats=("parquet",),
@@ -147,6 +123,6 @@ dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming
 dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")
 loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=True)
 """,
-        resumes=ROWS_OF_A_RANK,
+        resumes="its state counts a rank's own rows, so another world size reads some rows twice and skips others",
     ),
 )

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import isqrt
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -40,6 +40,8 @@ BUCKET_BYTES = 64 << 20
 """Bytes of a group or a bucket."""
 PIECE_BYTES = 64 << 10
 """Least mean bytes of a piece: where pieces would be smaller, groups and buckets are larger."""
+EXTENDED_SHARD_BYTES = 256 << 20
+"""Most bytes of a file of an output that appends extend, because its last file is written again each time."""
 SLICE_BYTES = 1 << 20
 """Small, so that each slice reuses the last slice's memory. The system clears new pages, which costs more than the
 copy."""
@@ -216,6 +218,33 @@ def permute(
     finally:
         with contextlib.suppress(StoreError), output.here.explaining():
             output.here.delete([name for name, _ in tasks])
+
+
+def stage_extended(
+    folder: OutputFolder,
+    files: Mapping[str, Shard],
+    stage: Callable[[Mapping[str, Shard]], None],
+    *,
+    content: Callable[[Shard], str],
+    note: Callable[[str], object],
+) -> None:
+    """Stage consecutive files by `stage`. If the folder extends a published output, new positions come last, so all
+    files before the first new file are taken over. content: returns a hash of all that decides a file's bytes.
+
+    Raises:
+        StoreError: see `OutputFolder.stage`.
+    """
+    if not folder.extends:
+        stage(files)
+        return
+    contents = {name: content(file) for name, file in files.items()}
+    kept = {*takewhile(lambda name: folder.take_over(name, contents[name]), files)}
+    if kept:
+        note(f"{len(kept):,} of {len(files):,} files are unchanged")
+    if missing := {name: file for name, file in files.items() if name not in kept}:
+        stage(missing)
+    for name, hashed in contents.items():
+        folder.entries[name] = {**folder.entries[name], "content": hashed}
 
 
 def _write(write: WriteArrays, parts: Generator[Values, None, None], file: IO[bytes]) -> None:

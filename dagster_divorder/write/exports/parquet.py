@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files, stage_trained
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
 
 GROUP_BYTES = 4 << 20
 """Bytes of ids in a row group; a reader of one row decodes the whole row group."""

@@ -1,6 +1,7 @@
 """Rows of an export: packed sequences in file order, with token ids of the stored documents.
 
-Letters: R rows, Q runs of tokens in them, M items of the stream, E epochs, L tokens a sequence.
+Letters: R rows, Q runs of tokens in them, M items of the stream, E epochs, L tokens a sequence; n rows of a file or
+block, q runs and T tokens in them.
 Up to MAPPED_BYTES of ids are copied from the store's memory-mapped files; more ids pass through temporary files
 (write/permute.py).
 Memory: the ids, or one bucket; a block; some 60 bytes a run.
@@ -30,12 +31,83 @@ from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, WriteRows, block_rows
-from dagster_divorder.write.extend import stage_extended
-from dagster_divorder.write.permute import Permutation, Shard, permute
+from dagster_divorder.write.permute import Permutation, Shard, permute, stage_extended
 
 WORKERS_FROM_BYTES = 4 << 30
 """Bytes of ids from which workers write the files."""
+BLOCK_BYTES = 4 << 20
+"""Bytes of ids in a block; a format writes one block at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdBlock:
+    """Rows [first, first + n). ids: (T,), concatenated without padding. tokens: per row, int64 (n,). trained: whether
+    each place is trained on, bool (n, L); None if every token is."""
+
+    first: int
+    ids: np.ndarray
+    tokens: np.ndarray
+    trained: np.ndarray | None = None
+
+    def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
+        """The ids (n, length); `padding` fills up shorter rows."""
+        return padded_rows(self.ids.astype(dtype, copy=False), self.tokens, length, padding)
+
+    def filled(self, length: int) -> np.ndarray:
+        """bool (n, length): True for a token, False for padding."""
+        return np.arange(length) < self.tokens[:, None]
+
+
+def trained_rows(trained: Spans | None, first: int, end: int, length: int) -> np.ndarray | None:
+    """Whether each place of rows [first, end) is trained on, bool (end - first, L); None if every token is.
+    trained: spans of places, counted as row x L + place in the row."""
+    if trained is None:
+        return None
+    begin, size = np.array([[first * length], [(end - first) * length]])
+    return trained.marked(begin, size).reshape(-1, length)
+
+
+def block_rows(length: int, dtype: np.dtype) -> int:
+    """Rows of L ids in a block."""
+    return max(1, BLOCK_BYTES // (length * dtype.itemsize))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class FileRows:
+    """The rows of one file, picklable, without their ids.
+
+    length: L. indptr: the first run of each row, and the end, int64 (n + 1,). tokens: per row, without padding, int64
+    (n,). Per run, int64 (q,) each: record, the position of its record among the accepted records; start, its first
+    token in the record; run_tokens, its number of tokens. dtype: the ids' dtype. padding: see `Tokens`. trained: as in
+    `Rows`, for these rows.
+    """
+
+    length: int
+    indptr: np.ndarray
+    tokens: np.ndarray
+    record: np.ndarray
+    start: np.ndarray
+    run_tokens: np.ndarray
+    dtype: np.dtype
+    padding: int
+    trained: Spans | None = None
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.tokens)
+
+    def blocks(self, parts: Iterator[np.ndarray]) -> Iterator[IdBlock]:
+        """The rows in blocks. parts: the ids of each non-empty block, from `permute`."""
+        step = block_rows(self.length, self.dtype)
+        for first in range(0, len(self), step):
+            tokens = self.tokens[first : first + step]
+            ids = next(parts) if tokens.any() else np.empty(0, self.dtype)
+            trained = trained_rows(self.trained, first, first + len(tokens), self.length)
+            yield IdBlock(first, ids, tokens, trained)
+
+
+WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
+"""Writes a file of rows; picklable."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -216,51 +288,31 @@ class Rows:
             )
         return np.minimum(self.run_tokens, remaining)
 
-    def stage(
-        self,
-        folder: OutputFolder,
-        files: Mapping[str, tuple[int, int]],
-        write: WriteRows,
-        *,
-        beside: Mapping[str, WriteRows] | None = None,
-        sizes: np.ndarray | None = None,
-    ) -> None:
+    def stage(self, folder: OutputFolder, files: Mapping[str, tuple[int, int]], write: WriteRows) -> None:
         """Stage consecutive files: the rows (first, end) of each.
-
-        Args:
-            beside: functions that read no blocks and write a file beside each, by the suffix of its name.
-            sizes: bytes of each row, int64 (R,), if the files are their rows end to end.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan does not fit the stored ids.
         """
-        suffixes = (beside or {}).items()
         stage_extended(
             folder,
             {name: Shard(*span, write) for name, span in files.items()},
             partial(self._stage, folder),
-            note=self.stored.progress.note,
             content=self._content,
-            sizes=sizes,
-            last_stays=lambda end: bool(self.tokens[end - 1] == self.length),
-            beside={
-                name.rpartition(".")[0] + suffix: Shard(*span, writes)
-                for name, span in files.items()
-                for suffix, writes in suffixes
-            },
+            note=self.stored.progress.note,
         )
 
-    def _stage(self, folder: OutputFolder, files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
-        stored, shards = self.stored, {}
-        runs = slice(int(self.indptr[min((file.first for file in files.values()), default=len(self))]), None)
-        for name, (first, end, write) in {**files, **beside}.items():
-            low, high = (self.indptr[[first, end]] - runs.start).tolist() if name in files else (0, 0)
-            shards[name] = Shard(low, high, partial(_write, write, self._of_file(first, end)))
+    def _stage(self, folder: OutputFolder, files: Mapping[str, Shard]) -> None:
+        stored, begin = self.stored, int(self.indptr[min(file.first for file in files.values())])
+        shards = {}
+        for name, (first, end, write) in files.items():
+            low, high = (self.indptr[[first, end]] - begin).tolist()
+            shards[name] = Shard(low, high, partial(_write, write, self.of_file(first, end)))
         step = block_rows(self.length, stored.dtype)
         blocks = [[*range(file.first, file.end, step), file.end] for file in files.values()]
-        breaks = self.indptr[np.concatenate(blocks)] - runs.start if blocks else np.zeros(1, np.int64)
+        breaks = distinct_values(self.indptr[np.concatenate(blocks)] - begin)
         permute(
-            self._permutation(runs, distinct_values(breaks)),
+            self._permutation(slice(begin, None), breaks),
             shards,
             folder,
             through_files=int(stored.begins[-1]) * stored.dtype.itemsize > MAPPED_BYTES,
@@ -289,29 +341,23 @@ class Rows:
         ids = self._permutation(slice(None)).read().take(0, len(self.run_tokens))
         return padded_rows(ids, self.tokens, self.length, self.stored.padding)
 
-    def _content(self, file: Shard, by_place: bool) -> str:
-        """A hash of everything that decides a file's bytes. by_place: the file holds positions of records."""
+    def _content(self, file: Shard) -> str:
+        """A hash of everything that decides a file's bytes."""
         stored, (first, end, write) = self.stored, file
-        runs, file_rows = slice(self.indptr[first], self.indptr[end]), self._of_file(first, end)
+        runs, file_rows = slice(self.indptr[first], self.indptr[end]), self.of_file(first, end)
         written = write.func if isinstance(write, partial) else write
         options = sorted((write.keywords if isinstance(write, partial) else {}).items())
         about = [EXPORT_VERSION, written.__module__, written.__qualname__, options, stored.files.key]
         about += [file_rows.length, file_rows.dtype, file_rows.padding, stored.end_of_text]
         hashed = xxhash.xxh3_128(repr(about).encode())
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
-        for array in (
-            file_rows.indptr,
-            stored.document_ids.take(self.row[runs], axis=0),
-            file_rows.start,
-            file_rows.run_tokens,
-            self.text_tokens[runs],
-            *spans,
-            *([file_rows.record] if by_place else []),
-        ):
+        documents = stored.document_ids.take(self.row[runs], axis=0)
+        lengths = (file_rows.run_tokens, self.text_tokens[runs])
+        for array in (file_rows.indptr, documents, file_rows.start, *lengths, *spans):
             hashed.update(np.ascontiguousarray(array).data)
         return hashed.hexdigest()
 
-    def _of_file(self, first: int, end: int) -> FileRows:
+    def of_file(self, first: int, end: int) -> FileRows:
         """Rows [first, end)."""
         runs = slice(self.indptr[first], self.indptr[end])
         return FileRows(

@@ -19,11 +19,9 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.store.view import Fragment
 from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports import file_rows as file_rows_module
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
 from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import READERS, UNMARKED
 from tests.write.exports.made import (
@@ -130,7 +128,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     with (
         mock.patch.object(rows_module, "MAPPED_BYTES", 0),
         mock.patch.object(permute_module, "BUCKET_BYTES", 1 << 20),
-        mock.patch.object(file_rows_module, "BLOCK_BYTES", 1 << 19),
+        mock.patch.object(rows_module, "BLOCK_BYTES", 1 << 19),
     ):
         tracemalloc.start()
         rows.stage(Unwritten(tmp_path), {"": (0, len(rows))}, read)  # type: ignore[arg-type]
