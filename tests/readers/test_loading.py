@@ -103,20 +103,6 @@ def test_workers_that_read_ahead_change_no_position(
     assert read == rows[:WHOLE]
 
 
-def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tuple[Path, list[Any]]) -> None:
-    path, rows = export
-    stream = SequenceStream(path, world_size=1, rank=0)
-    assert len(stream) == len(list(stream)) == WHOLE // BATCH
-    end = stream.state_dict()
-    assert end["samples"] == WHOLE
-    assert consumed([iter(stream)], 1) == rows[:BATCH]
-    stream.load_state_dict({"samples": BATCH, "plan": "0123"})
-    assert consumed([iter(stream)], 1) == rows[BATCH : 2 * BATCH]
-    assert consumed([iter(stream)], 1) == rows[:BATCH]
-    stream.load_state_dict(end)
-    assert not list(stream)
-
-
 def test_two_live_iterations_have_a_place_each_and_the_state_is_the_last_ones(
     export: tuple[Path, list[Any]],
 ) -> None:

@@ -82,14 +82,6 @@ def test_every_epoch_passes_a_schedule_once(epochs: int) -> None:
     assert list(along) == first
 
 
-def test_a_loop_left_early_begins_the_same_epoch_again() -> None:
-    first, second = orders(2)
-    one = sampler()
-    assert list(islice(one, 7)) == first[:7]
-    assert list(one) == first
-    assert list(one) == second
-
-
 def test_several_epochs_in_one_iteration_come_one_after_another() -> None:
     four = orders(4, batch_size=7)
     one = sampler(batch_size=7, epochs=2)
@@ -259,20 +251,6 @@ def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, 
     assert head + read(second, 21 - stop) == whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_plain_loader_counts_what_was_drawn(workers: int) -> None:
-    (order,) = orders(1)
-    one, reader = loaders(DataLoader, "sampler", workers)
-    read = [row for batch in islice(reader, 3) for row in batch.tolist()]
-    state = one.state_dict()
-    drawn = state["epoch"] * 50 + state["samples"]
-    assert drawn == 24 if workers == 0 else drawn > 24
-    again, reader = loaders(DataLoader, "sampler", workers)
-    again.load_state_dict({**state, "epoch": 0, "samples": 3 * 8})
-    assert read + [row for batch in reader for row in batch.tolist()] == order
-
-
 def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() -> None:
     first, second = orders(2)
     one = sampler()
@@ -368,10 +346,3 @@ def test_what_is_no_state_is_refused() -> None:
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         BalancedSampler(**{"table": ROWS, "by": "topic", "tokens": "tokens", **arguments})
-
-
-def test_epochs_out_of_range_are_refused() -> None:
-    one = sampler()
-    for epoch in (-1, 1.0, None):
-        with pytest.raises(InputError, match=f"epoch is {epoch}; expected a whole number of 0 or more"):
-            one.set_epoch(epoch)  # type: ignore[arg-type]

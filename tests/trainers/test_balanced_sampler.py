@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from dagster_divorder.torch import BalancedSampler, GlobalBatchSampler
-from dagster_divorder.trainers import Reading, compare
+from dagster_divorder.trainers import Reading
 from tests.trainers.replay import global_batches
-from tests.trainers.test_lightning import QUIET, as_lightning_reads
+from tests.trainers.test_lightning import QUIET
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,23 +125,3 @@ def test_lightning_reads_epochs(way: str, tmp_path: Path) -> None:
     trainer.fit(module, DataLoader(range(ROWS), **over))  # type: ignore[arg-type]
     size = ROWS if way == "sampler" else ROWS // 4 * 4
     assert module.rows.read == [row for order in orders(3) for row in order[:size]]
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_lightnings_ranks_share_global_batches_unless_it_puts_its_own_sampler_over(ours: bool) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=not ours, **QUIET
-    )
-    read = []
-    for rank in range(2):
-        batches = GlobalBatchSampler(sampler(), micro_batch=1, rank=rank, world_size=2)
-        over: dict[str, Any] = {"batch_sampler": batches} if ours else {"sampler": sampler()}
-        loader = as_lightning_reads(trainer, DataLoader(range(ROWS), **over))  # type: ignore[arg-type]
-        if not ours:
-            loader.sampler.rank = rank  # this process is rank 0
-        read.append(list(loader))
-    batches_read = global_batches(read, Reading(rows=ROWS, batch=4, world_size=2, micro_batch=1))
-    (order,) = orders(1)
-    plan = np.array(order[:20]).reshape(5, 4)
-    assert compare(batches_read, plan).kept == (5 if ours else 0)

@@ -31,17 +31,6 @@ def test_it_counts_as_a_loop_over_sets_does(count: int, size: int, seed: int, da
     assert (kept.first[0] if kept.first else None) == (same.index(False) if False in same else None)
 
 
-def test_the_first_difference_is_shown() -> None:
-    read = PLAN.copy()
-    read[2] = [8, 9, 1, 2]
-    kept = compare(read, PLAN)
-    assert not kept.in_order
-    assert (kept.batches, kept.kept) == (5, 4)
-    assert kept.first is not None
-    batch, expected, rows = kept.first
-    assert (batch, expected.tolist(), rows.tolist()) == (2, [8, 9, 10, 11], [1, 2, 8, 9])
-
-
 @pytest.mark.parametrize(
     ("read", "plan", "missing"),
     [

@@ -17,7 +17,7 @@ from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.rows import Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import litdata_rows, mds_rows
-from tests.write.exports.made import TAG, Folder, arguments, drawn_memory, masks_of, rows_of, runs_of
+from tests.write.exports.made import TAG, Folder, arguments, drawn_memory, masks_of, rows_of
 
 Masks = list[list[bool]]
 
@@ -79,13 +79,3 @@ def test_without_a_mask_no_file_knows_of_one(name: str, tmp_path: Path) -> None:
     FORMATS[name].write(rows, folder, Options(tag=TAG, shard_bytes=1 << 20))  # type: ignore[arg-type]
     assert not any("trained" in file or file.endswith(".mask") for file in folder.entries) or rows.padded
     assert b"loss_mask" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
-
-
-def test_labels_of_text_without_a_mask_train_on_every_token(tmp_path: Path) -> None:
-    rows, folder = rows_of([30, 4], index=False), Folder(tmp_path)
-    options = Options(tag=TAG, shard_bytes=1 << 20, labels=True)
-    FORMATS["parquet"].write(rows, folder, options)  # type: ignore[arg-type]
-    (path,) = tmp_path.glob("*.parquet")
-    ids = [[token for _, _, ids in runs for token in ids] for runs in runs_of(rows)]
-    table = pq.read_table(path)
-    assert table["labels"].to_pylist() == ids
