@@ -7,8 +7,7 @@ epochs, n rows of a block, L tokens a row, Q documents (runs of one document's t
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,7 +28,6 @@ from dagster_divorder.store.manifests import (
     ROWS,
     TRAINED,
     export_manifest_file,
-    file_at,
     read_whole,
 )
 
@@ -192,22 +190,6 @@ class Export:
         step, worker, rank, at = np.unravel_index(rows, (steps, workers, ranks, micro_batch))
         return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))
 
-    def verify(self) -> None:
-        """Reads every file and compares its sha256 with the manifest's; opening only compares sizes.
-
-        Raises:
-            StoreError: a file has been altered.
-        """
-        for name, entry in self.manifest["files"].items():
-            path = file_at(self.path, name)
-            with open(path, "rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            if sha256 != entry["sha256"]:
-                raise StoreError(
-                    f"{path} has been altered: its sha256 is {sha256}, the manifest says {entry['sha256']}; export "
-                    f"again, or copy the file again from an intact export"
-                )
-
 
 def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True) -> Export:
     """Opens the folder of one format of an export, such as data/exports/parquet. plan: the expected fingerprint of its
@@ -239,26 +221,6 @@ def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True)
             f"again into its own folder, or start over with the present plan"
         )
     return Export(path, manifest)
-
-
-def open_exports(paths: Iterable[str | Path]) -> list[Export]:
-    """Opens exports that can be read as one.
-
-    Raises:
-        InputError: see `open_export`; or they differ in sequence length or tokenizer. StoreError: see `open_export`.
-    """
-    exports = [open_export(path) for path in paths]
-    for name, value_of in (
-        ("tokens of a sequence", lambda export: export.length),
-        ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
-    ):
-        for other in exports[1:]:
-            if value_of(other) != value_of(exports[0]):
-                raise InputError(
-                    f"{exports[0].path} and {other.path} differ in {name}: {value_of(exports[0])} and "
-                    f"{value_of(other)}; export with the same sequence.length and model.base to read both together"
-                )
-    return exports
 
 
 def read_export_manifest(path: Path) -> dict[str, Any]:

@@ -80,15 +80,13 @@ class SequenceDataset(Dataset[Any]):
 class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch over all ranks;
-    default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its whole part. rank,
-    world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any of them one rank
-    reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with the first rows
-    of the stream, or of the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the
-    start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
-    BalancedSampler, the position is the sampler's, and iterations follow its epochs. equal_ranks: deal the rows of each
-    global batch so that at every micro-step all ranks have about the same attention cost (`core.ranks`); batches
-    keep their rows, and an incomplete last batch is not dealt.
+    dataset: of an export; or a BalancedSampler, whose position and epochs then count. batch: rows of a global batch
+    over all ranks; default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its
+    whole part. rank, world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any
+    of them one rank reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with
+    the first rows. An iteration begins at the start, or once at a loaded state, at the end of a step of world size x
+    micro-batch rows. equal_ranks: deal the rows of each whole global batch so that at every micro-step all ranks have
+    about the same attention cost (`core.ranks`).
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
@@ -141,7 +139,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         self.equal_ranks = equal_ranks
         self._batch: tuple[int, NDArray[np.int64]] | None = None
         """The last batch that was dealt: its first row, and its rows."""
-        if equal_ranks:
+        if equal_ranks and self.batch <= rows:
             self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
@@ -193,7 +191,8 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """A place as plain numbers and text."""
         if self.sampler:
             return self.sampler.state(place)
-        return {"samples": place.samples, "plan": self.source.plan} | self.shared
+        dealt = {"dealt": self.dealt} if self.dealt else {}
+        return {"samples": place.samples, "plan": self.source.plan} | dealt
 
     @property
     def dealt(self) -> str:
@@ -202,20 +201,11 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         stored = "" if isinstance(self.source, BalancedSampler) else self.source.dealt
         return ", ".join(filter(None, (stored, here)))
 
-    @property
-    def shared(self) -> dict[str, str]:
-        """Part of a state: `dealt`, where rows are."""
-        return {"dealt": self.dealt} if self.dealt else {}
-
     def _deal(self, first: int) -> NDArray[np.int64]:
         """The rows of the batch that begins at row `first`, by micro-step and rank, int64 (B,)."""
         if self._batch is None or self._batch[0] != first:
             assert not isinstance(self.source, BalancedSampler)
-            costs = self.source.costs(
-                range(first, min(first + self.batch, len(self.source))), padded=self._pads
-            )
-            if len(costs) < self.batch:
-                return np.arange(first, len(self.source))
+            costs = self.source.costs(range(first, first + self.batch), padded=self._pads)
             ranks = self.step // self.micro_batch
             dealt = deal_to_ranks(costs, ranks, self.micro_batch, padded=self._pads)
             self._batch = first, first + dealt.ravel()
@@ -229,9 +219,8 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         first = begin // self.batch * self.batch
         if self.equal_ranks and first + self.batch <= len(self.source):
             return self._deal(first)[begin - first : end - first].tolist()
-        if end <= (rows := len(self.source)):
-            return range(begin, end)
-        return [position % rows for position in range(begin, end)]
+        rows = len(self.source)
+        return range(begin, end) if end <= rows else [position % rows for position in range(begin, end)]
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -371,7 +360,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration that was begun last; before it, the position where it will begin."""
-        return {"samples": self._samples[0], "plan": self.dataset.export.plan} | self.sampler.shared
+        return self.sampler.state(Position(0, self._samples[0]))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state. Raises InputError: see `samples_in`."""

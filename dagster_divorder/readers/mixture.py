@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.readers.export import Block, Export, open_exports
+from dagster_divorder.readers.export import Block, Export, open_export
 
 PERIOD = 100_000
 
@@ -38,8 +38,8 @@ class Mixture:
     stream may become longer.
 
     Raises:
-        InputError: see `open_exports`; or there is no pool, or a weight is invalid or too small. StoreError: see
-        `open_exports`.
+        InputError: see `open_export`; or pools differ in sequence length or tokenizer, there is none, or a weight is
+            invalid or too small. StoreError: see `open_export`.
     """
 
     def __init__(self, pools: Mapping[str | Path, float], *, sequences: int) -> None:
@@ -47,8 +47,18 @@ class Mixture:
             raise InputError(
                 f"a mixture of {len(pools)} pools and {sequences} sequences; expected one or more"
             )
-        self._exports = open_exports(pools)
+        self._exports = [open_export(path) for path in pools]
         first = self._exports[0]
+        for other in self._exports:
+            for name, ours, theirs in (
+                ("tokens of a sequence", first.length, other.length),
+                ("the tokenizer", *(each.manifest["tokenizer"].get("xxh3_128") for each in (first, other))),
+            ):
+                if ours != theirs:
+                    raise InputError(
+                        f"{first.path} and {other.path} differ in {name}: {ours} and {theirs}; export with the same "
+                        "sequence.length and model.base to read both together"
+                    )
         parts = _parts({str(path): weight for path, weight in pools.items()})
         self._parts = np.array(parts, np.int64)
         self._pool = np.array(quotas(parts), np.int32)

@@ -1,15 +1,14 @@
 """The rows of a table in a balanced order, a new order each epoch, for any loader that takes a sampler.
 
-Letters: N rows, E epochs of the table in one iteration, B rows of a global batch, W ranks.
+Letters: N rows, B rows of a global batch.
 
 The first epoch has the order of `divorder.order`, later epochs the orders of `core.order.epochs`: a row comes again
 after nearly a whole epoch. With new seeds each epoch some rows would come again at once, and the training loss would
-dip and then jump. A position is (iteration, rows of it given to all ranks), so any other ranks can resume there.
+dip and then jump. A position is (epoch, rows of it given to all ranks), so any other ranks can resume there.
 
-Cost: one order an epoch, computed at its first row. Memory: two orders of N int64, the first epoch's and the last used,
-for any number of epochs, and the items (some 70 bytes a row for three columns of categories). Every rank computes the
-same order for itself. Known weakness: a sampler knows the rows drawn from it, not the rows given to the trainer; see
-`BalancedSampler`.
+Cost: one order an epoch, computed by every rank at its first row. Memory: two orders of N int64, and the items (some 70
+bytes a row for three columns of categories). Known weakness: a sampler knows the rows drawn from it, not the rows given
+to the trainer; see `BalancedSampler`.
 """
 
 from __future__ import annotations
@@ -46,12 +45,9 @@ class BalancedSampler(Sampler[int]):
         itself, or any table with a row for each of its items: `{"source": sources}`. The sampler reads it once and does
         not keep it.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
-    epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
-        pass through a loader once. An iteration along a score passes its schedule once: each row comes E times, close
-        together.
 
-    After a completed iteration the next epoch follows. `set_epoch` sets any epoch; its order does not depend on earlier
-    reads.
+    An iteration is an epoch; after a completed one the next follows. `set_epoch` sets any epoch; its order does not
+    depend on earlier reads.
 
     A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
     drawn. In a DataLoader without workers these are the rows given to the trainer; workers draw ahead of it.
@@ -67,12 +63,12 @@ class BalancedSampler(Sampler[int]):
 
     path = "the table"
 
-    def __init__(
-        self, table: Any, by: Any, *, batch_size: int = 256, epochs: int = 1, **arguments: Any
-    ) -> None:
-        self.batch, self.epochs = whole_number("batch_size", batch_size, 1), whole_number("epochs", epochs, 1)
+    def __init__(self, table: Any, by: Any, *, batch_size: int = 256, **arguments: Any) -> None:
+        self.batch = whole_number("batch_size", batch_size, 1)
         if "batch" in arguments:
             raise InputError("batch is called batch_size here; give only batch_size")
+        if "epochs" in arguments:
+            raise InputError("epochs is given, and an iteration is one epoch; iterate again for the next")
         from dagster_divorder.tables.ordering import table_epochs
 
         self._planned = table_epochs(table, by, batch=self.batch, **arguments)
@@ -85,19 +81,18 @@ class BalancedSampler(Sampler[int]):
             "rows": self.rows,
             "by": _text(by),
             "batch_size": self.batch,
-            "epochs": self.epochs,
             **{name: _text(value) for name, value in arguments.items()},
         }
         """Part of a state, so that another sampler can name the arguments that differ."""
-        decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
+        decided = repr((self.batch, 1)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
         self._begin: Position | None = None
         self.reading: Iteration[Any] | None = None  # begun last, here or by a sampler that reads this one
 
     def __len__(self) -> int:
-        """E x N, rows of one iteration."""
-        return self.epochs * self.rows
+        """N."""
+        return self.rows
 
     def __iter__(self) -> RowNumbers:
         self.reading = reading = RowNumbers(self)
@@ -124,12 +119,8 @@ class BalancedSampler(Sampler[int]):
             self.set_epoch(epoch + 1)
 
     def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at positions [begin, end) of an iteration; past its end, the first rows of its last epoch."""
-        rows: list[int] = []
-        for turn in range(begin // self.rows, -(-end // self.rows)):
-            order = self.order(epoch * self.epochs + min(turn, self.epochs - 1))
-            before = turn * self.rows
-            rows += order[max(begin - before, 0) : end - before].tolist()
+        """Rows at positions [begin, end) of an epoch; past its end, its first rows."""
+        rows: list[int] = self.order(epoch).take(np.arange(begin, end), mode="wrap").tolist()
         return rows
 
     def order(self, epoch: int) -> NDArray[np.int64]:

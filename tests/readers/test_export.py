@@ -52,7 +52,6 @@ def test_rows_are_the_plans(data: st.DataObject) -> None:
         exported("parquet", corpus, shard_bytes=shard_bytes) as (path, stream),
     ):
         export = open_export(path)
-        export.verify()
         assert len(export) == len(stream)
         check(export, list(range(len(stream))), stream)
         row_lists = st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=6)
@@ -91,26 +90,21 @@ def test_rows_that_are_not_there_end_an_iteration(tmp_path: Path) -> None:
             export.block(rows)
 
 
-def test_every_file_that_is_altered_is_named(tmp_path: Path) -> None:
+def test_every_file_of_another_size_is_named(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [20, 20], "epochs": 2})
-    export = open_export(tmp_path)
-    export.verify()
-    for file in export.manifest["files"]:
+    for file in open_export(tmp_path).manifest["files"]:
         place = file_at(tmp_path, file)
         whole = place.read_bytes()
-        file_at(tmp_path, file).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        with pytest.raises(StoreError, match=f"{place} has been altered: its sha256 is"):
-            export.verify()
-        file_at(tmp_path, file).write_bytes(whole[:-1])
+        place.write_bytes(whole[:-1])
         with pytest.raises(
             StoreError, match=f"{place} has {len(whole) - 1} bytes, and {len(whole)} were written"
         ):
             open_export(tmp_path)
-        file_at(tmp_path, file).unlink()
+        place.unlink()
         with pytest.raises(StoreError, match=f"{place} is missing"):
             open_export(tmp_path)
-        file_at(tmp_path, file).write_bytes(whole)
-    open_export(tmp_path).verify()
+        place.write_bytes(whole)
+    open_export(tmp_path)
 
 
 def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
@@ -145,7 +139,6 @@ def test_what_is_read_is_never_the_file_itself(tmp_path: Path) -> None:
     before = dataset[0]["input_ids"].clone()
     dataset[0]["input_ids"].fill_(3)
     assert np.array_equal(dataset[0]["input_ids"], before)
-    dataset.export.verify()
 
 
 def rewritten(path: Path, plan: str, **corpus: Any) -> None:

@@ -26,12 +26,10 @@ ROWS = random_rows(50)
 
 
 @cache
-def made(rows: int = 50, batch_size: int = 8, epochs: int = 1) -> bytes:
+def made(rows: int = 50) -> bytes:
     """Pickled, so that every test has a sampler at its start."""
     table = ROWS[:rows]
-    return pickle.dumps(
-        BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=batch_size, epochs=epochs)
-    )
+    return pickle.dumps(BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=8))
 
 
 def sampler(**arguments: int) -> BalancedSampler:
@@ -66,15 +64,13 @@ def test_every_epoch_has_another_order_in_which_a_row_comes_again_late() -> None
     assert one.epoch == 2
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_every_epoch_passes_a_schedule_once(epochs: int) -> None:
+def test_every_epoch_passes_a_schedule_once() -> None:
     table = {"topic": ["sea", "rail"] * 100, "tokens": [5] * 200, "quality": list(range(200))}
-    along = BalancedSampler(table, "topic", tokens="tokens", score="quality", batch_size=8, epochs=epochs)
+    along = BalancedSampler(table, "topic", tokens="tokens", score="quality", batch_size=8)
     first, second = list(along), list(along)
     for rows in (first, second):
-        for epoch in np.array(rows).reshape(epochs, 200):
-            assert sorted(epoch.tolist()) == list(range(200))
-            assert np.corrcoef(epoch, np.arange(200))[0, 1] > 0.97
+        assert sorted(rows) == list(range(200))
+        assert np.corrcoef(rows, np.arange(200))[0, 1] > 0.97
     assert first != second
     along.load_state_dict({**along.state_dict(), "epoch": 1, "samples": 30})
     assert list(along) == second[30:]
@@ -82,32 +78,18 @@ def test_every_epoch_passes_a_schedule_once(epochs: int) -> None:
     assert list(along) == first
 
 
-def test_several_epochs_in_one_iteration_come_one_after_another() -> None:
-    four = orders(4, batch_size=7)
-    one = sampler(batch_size=7, epochs=2)
-    assert len(one) == 100
-    assert [list(one), list(one)] == [four[0] + four[1], four[2] + four[3]]
-    batches = list(GlobalBatchSampler(sampler(batch_size=7, epochs=2)))
-    assert [row for batch in batches for row in batch] == (four[0] + four[1])[:98]
-
-
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    epochs=st.sampled_from([1, 2]),
-    before=st.integers(0, 2),
-    stop=st.integers(0, 100),
-    again=st.integers(0, 100),
-)
-def test_a_sampler_goes_on_exactly_where_it_stopped(epochs: int, before: int, stop: int, again: int) -> None:
-    whole = orders(before + 2, epochs=epochs)
-    one = sampler(epochs=epochs)
+@given(before=st.integers(0, 2), stop=st.integers(0, 50), again=st.integers(0, 50))
+def test_a_sampler_goes_on_exactly_where_it_stopped(before: int, stop: int, again: int) -> None:
+    whole = orders(before + 2)
+    one = sampler()
     one.set_epoch(before)
     read: list[int] = []
     for rows in (stop, again):
         rows = min(rows, len(one) - len(read))
         read += islice(one, rows)
         state = json.loads(json.dumps(one.state_dict()))
-        one = sampler(epochs=epochs)
+        one = sampler()
         one.load_state_dict(state)
         assert one.state_dict() == state
         one.set_epoch(before)  # that which it is in: a trainer's loop says it
@@ -298,7 +280,6 @@ def with_other(**arguments: Any) -> dict[str, Any]:
         ({"by": "topic"}, r"by was topic and is \['topic', 'tags'\]"),
         ({"seed": 1}, "seed was 1 and is not given"),
         ({"batch_size": 9}, "batch_size was 9 and is 8"),
-        ({"epochs": 2}, "epochs was 2 and is 1"),
         ({"table": ROWS[::-1]}, "the values of the table differ"),
         ({"tokens": None}, "tokens was None and is tokens"),
     ],
@@ -337,7 +318,7 @@ def test_what_is_no_state_is_refused() -> None:
         ({"batch_size": 0}, "batch_size is 0; expected a whole number of 1 or more"),
         ({"batch_size": 2.0}, "batch_size is 2.0"),
         ({"batch_size": True}, "batch_size is True"),
-        ({"epochs": 0}, "epochs is 0; expected"),
+        ({"epochs": 2}, "epochs is given, and an iteration is one epoch"),
         ({"batch": 8}, "batch is called batch_size here"),
         ({"table": []}, "the table has no rows"),
         ({"table": {"topic": [], "tokens": []}}, "the table has no rows"),
