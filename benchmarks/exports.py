@@ -36,8 +36,7 @@ from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import Rows, Tokens
+from dagster_divorder.write.exports.rows import Options, Rows, Tokens
 
 LENGTH = 2048
 FRAGMENT = 8_000_000

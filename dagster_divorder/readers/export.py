@@ -81,8 +81,8 @@ class Block:
 
 
 class Export:
-    """An open export; `len` is T. Made by `open_export`. If it is sent to another process, this process opens it again
-    and refuses another plan.
+    """An open export; `len` is T. Made by `open_export`. Another process that it is sent to opens it again and refuses
+    another plan.
 
     manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
     of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of trained places in the
@@ -139,11 +139,7 @@ class Export:
 
     @cached_property
     def table(self) -> RowTable:
-        """What each row of the files holds, see `in_file`.
-
-        Raises:
-            InputError: the export has no table, because an earlier version of this package wrote it.
-        """
+        """What each row of the files holds. Raises InputError for an export of an earlier version."""
         if self._table is None:
             raise InputError(
                 f"{self.path} has no table of its rows; expected one as exports have since version 0.3: export again"
@@ -158,7 +154,7 @@ class Export:
 
     @property
     def dealt(self) -> str:
-        """The ranks that the rows of each batch are dealt to (`exports.equal_ranks`), as text; "" if they are not."""
+        """How the rows of each batch are dealt to ranks (`exports.equal_ranks`), as text; "" if they are not."""
         dealt = self.manifest.get("equal_ranks")
         return "{world_size} x {micro_batch} {shares}".format(**dealt) if dealt else ""
 
@@ -224,11 +220,7 @@ def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True)
 
 
 def read_export_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the folder of one format of an export.
-
-    Raises:
-        InputError: the folder holds no export, or one of another version. StoreError: the manifest is damaged.
-    """
+    """The manifest of the folder of one format of an export. Raises: see `open_export`."""
     file = export_manifest_file(path)
     if not file.is_file():
         raise InputError(

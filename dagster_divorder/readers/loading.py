@@ -31,9 +31,9 @@ from dagster_divorder.readers.shards import check_state
 class SequenceDataset(Dataset[Any]):
     """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
-    `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. form: of a batch
-    (readers/forms.py): plain, flattened or torchtitan. path: the folder of an export, an open export, or a mixture of
-    several. trim: blocks of the plain form end at their longest row.
+    `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. path: the folder of an
+    export, an open export, or a mixture. form: plain, flattened or torchtitan (readers/forms.py). trim: blocks of the
+    plain form end at their longest row.
 
     Raises:
         InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
@@ -49,7 +49,7 @@ class SequenceDataset(Dataset[Any]):
 
     @property
     def pads(self) -> bool:
-        """Whether each block is padded to its longest row, so that a row costs as much as that."""
+        """Whether each block is padded to its longest row only."""
         return self.form == "plain" and self.trim and not self.export.packed
 
     def __len__(self) -> int:
@@ -61,14 +61,13 @@ class SequenceDataset(Dataset[Any]):
         return self.__getitems__([row])
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
-        """These rows as one block, in the dataset's form."""
+        """These rows as one block."""
         block = self.export.block(rows)
         return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block)
 
     @staticmethod
     def collate(block: Any) -> Any:
-        """The block itself. Raises InputError for a list of rows, which comes from a loader that does not call
-        `__getitems__`."""
+        """The block itself. Raises InputError for a list of rows, of a loader without `__getitems__`."""
         if isinstance(block, list):
             raise InputError(
                 "collate was given a list of rows, but this dataset reads a batch as one block, by __getitems__; use "
@@ -153,7 +152,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return -(-self.end // self.step)
 
     def begin(self) -> Position:
-        """The place where the next iteration begins. Raises InputError if no step begins there."""
+        """The place where the next iteration begins."""
         if self.sampler:
             return self._at_a_step(self.sampler.begin())
         place, self._begin = self._begin, Position(0, 0)
@@ -196,7 +195,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
     @property
     def dealt(self) -> str:
-        """How the rows of a batch are dealt to ranks, in the export and here, as text; "" if they are not."""
+        """How rows are dealt to ranks, in the export and here, as text; "" if they are not."""
         here = f"{self.step // self.micro_batch} x {self.micro_batch} at reading" if self.equal_ranks else ""
         stored = "" if isinstance(self.source, BalancedSampler) else self.source.dealt
         return ", ".join(filter(None, (stored, here)))
@@ -212,8 +211,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return self._batch[1]
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at positions [begin, end) of an iteration, which lie in one batch; past its end, the rows that fill up
-        the last step."""
+        """Rows at positions [begin, end) of an iteration, within one batch; past its end, the first rows."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
         first = begin // self.batch * self.batch
@@ -224,11 +222,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """The rank and the world size, those not given from torch.distributed or torchrun's variables.
-
-    Raises:
-        InputError: a variable does not hold a whole number, one of the two is not known, or the rank is outside.
-    """
+    """The rank and the world size, those not given from torch.distributed or torchrun's variables."""
     started = torch.distributed.is_available() and torch.distributed.is_initialized()
     numbers = []
     for name, given, of_group in (("RANK", rank, "get_rank"), ("WORLD_SIZE", world_size, "get_world_size")):
@@ -273,11 +267,7 @@ class MicroBatches(Iteration[Sequence[int]]):
 
 
 def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
-    """Rows of the stream read so far, from a state: {"samples": rows of all ranks, "plan": the fingerprint}.
-
-    Raises:
-        InputError: the state is invalid, belongs to another export, or lies beyond the end of this one.
-    """
+    """Rows of the stream read so far, from a state: {"samples", "plan"}. Raises InputError for any other export's."""
     check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
         raise InputError(
@@ -298,9 +288,8 @@ class SequenceStream(IterableDataset[Any]):
 
     Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
     one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
-    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there;
-    every position costs the same. An iteration begins at the start, or once at a loaded state. equal_ranks: see
-    GlobalBatchSampler; rows of the plain form are then padded to the longest of the micro-batch only.
+    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there.
+    With equal_ranks rows of the plain form are padded to the longest of the micro-batch only.
 
     Raises:
         InputError, StoreError: see SequenceDataset and GlobalBatchSampler; an iteration refuses workers of another
@@ -341,7 +330,6 @@ class SequenceStream(IterableDataset[Any]):
         return self._blocks(batches, self._samples)
 
     def _blocks(self, batches: MicroBatches, samples: list[int]) -> Iterator[Any]:
-        """samples: of this iteration alone, the one number that it counts on."""
         if get_worker_info():
             raise InputError(
                 "a SequenceStream is read in the worker of a DataLoader, where every worker would read all of it; "
@@ -359,7 +347,7 @@ class SequenceStream(IterableDataset[Any]):
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the iteration that was begun last; before it, the position where it will begin."""
+        """The position of the iteration that was begun last; before it, where it will begin."""
         return self.sampler.state(Position(0, self._samples[0]))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

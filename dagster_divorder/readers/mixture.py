@@ -80,11 +80,7 @@ class Mixture:
         return self._sequences
 
     def block(self, rows: Sequence[int]) -> Block:
-        """Rows of the stream, 0 <= row < sequences.
-
-        Raises:
-            IndexError: there is no such row.
-        """
+        """Rows of the stream, 0 <= row < sequences, else IndexError."""
         blocks = [(at, export.block(row.tolist())) for export, at, row in self._rows_of_pools(rows)]
         ids = np.empty((len(rows), self.length), np.int32)
         for at, block in blocks:

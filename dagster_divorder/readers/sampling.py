@@ -99,11 +99,7 @@ class BalancedSampler(Sampler[int]):
         return reading
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next iteration, from 0. Drops a position inside another iteration.
-
-        Raises:
-            InputError: the number is not a whole number of 0 or more.
-        """
+        """Sets the number of the next iteration, from 0. Drops a position inside another iteration."""
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch, self._begin, self.reading = epoch, None, None
@@ -146,12 +142,7 @@ class BalancedSampler(Sampler[int]):
         return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
 
     def place(self, state: Mapping[str, Any]) -> Position:
-        """The position of a state.
-
-        Raises:
-            InputError: the state is invalid, belongs to another table or other arguments, or lies beyond the
-            iteration's end.
-        """
+        """The position of a state. Raises InputError for one of another table or other arguments, or past the end."""
         check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
         if state["plan"] != self.plan:
             theirs, ours = state["arguments"], self.arguments
@@ -204,6 +195,5 @@ class RowNumbers(Iteration[int]):
 def _text(value: Any) -> str:
     """An argument as text; if long, its beginning and a hash."""
     text = getattr(value, "__qualname__", None) or str(value)
-    if len(text) <= MAX_TEXT:
-        return text
-    return f"{text[:MAX_TEXT]}... {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... {digest}"

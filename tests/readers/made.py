@@ -23,8 +23,8 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.row_table import stage_row_table
+from dagster_divorder.write.exports.rows import Options
 from tests.write.exports.made import TAG, Folder, rows_of, runs_of
 
 Stream = list[list[list[int]]]

@@ -61,11 +61,10 @@ from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ran
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.row_table import stage_row_table
-from dagster_divorder.write.exports.rows import Rows, Tokens
+from dagster_divorder.write.exports.rows import Format, Options, Rows, Tokens
 from dagster_divorder.write.permute import EXTENDED_SHARD_BYTES
 
 EXPORT_SHARD_BYTES = 1 << 30

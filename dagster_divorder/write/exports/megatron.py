@@ -21,9 +21,8 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import stage_index
-from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
+from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows, fits_uint16
 
 CODES = {"int32": 4, "uint16": 8}
 """Megatron's numbers for dtypes; uint32 has no number."""

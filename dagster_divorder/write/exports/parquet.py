@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files, stage_trained
-from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
+from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows
 
 GROUP_BYTES = 4 << 20
 """Bytes of ids in a row group; a reader of one row decodes the whole row group."""

@@ -41,8 +41,16 @@ import pyarrow as pa
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.manifests import NEIGHBOUR, TRAINED
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.rows import BLOCK_BYTES, FileRows, IdBlock, Rows, trained_rows
+from dagster_divorder.write.exports.rows import (
+    BLOCK_BYTES,
+    FileRows,
+    Format,
+    IdBlock,
+    Options,
+    Rows,
+    fits_uint16,
+    trained_rows,
+)
 
 LINES = 1 << 16
 """Lines per write to a table of documents."""

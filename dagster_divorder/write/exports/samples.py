@@ -24,8 +24,7 @@ from typing import IO, Any
 import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
-from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
+from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows, fits_uint16
 
 MASK = "attention_mask"
 LOSS_MASK = "loss_mask"

@@ -20,8 +20,7 @@ from dagster_divorder.store.view import Fragment
 from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import FileRows, IdBlock, Rows
+from dagster_divorder.write.exports.rows import FileRows, IdBlock, Options, Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import READERS, UNMARKED
 from tests.write.exports.made import (

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import Options, Rows
 from tests.conftest import examples
 from tests.write.exports.layouts import litdata_rows, mds_rows
 from tests.write.exports.made import TAG, Folder, arguments, drawn_memory, masks_of, rows_of

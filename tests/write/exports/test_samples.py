@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
+from dagster_divorder.write.exports.rows import Options
 from tests.write.exports.made import TAG, Folder, rows_of
 
 
