@@ -119,7 +119,7 @@ def measure(folder: Path, name: str, memory: int, workers: int, shard_bytes: int
     shares = f"{copied / seconds:11.0%}{copied_processor / processor:11.0%}"
     print(
         f"{name:10}{workers:11}{memory / 1e6:11,.0f}{size / 1e6:11,.0f}{seconds:11.2f}{processor:11.2f}{driver:11.2f}"
-        f"{copied:11.2f}{copied_processor:11.2f}{shares}{most / 1e6:11,.0f}{40 * len(rows.run_tokens) / 1e6:11,.0f}",
+        f"{copied:11.2f}{copied_processor:11.2f}{shares}{most / 1e6:11,.0f}{40 * len(rows.record) / 1e6:11,.0f}",
         flush=True,
     )
 

@@ -327,28 +327,6 @@ def test_another_base_model_is_refused() -> None:
         Settings(order={"append": "extend"}).refitting("bins", "model")
 
 
-def test_duplicates_blank_lines_and_little_appends(make: Make, tmp_path: Path) -> None:
-    chosen = make()
-    write(tmp_path, RECORDS[:FIRST])
-    run_all(chosen, Silent())
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(b"\n\n")
-    run_all(chosen, Silent())
-    assert rows(chosen) == before
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.write(orjson.dumps({"text": "tiny"}) + b"\n")
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert sum(map(len, rows(chosen))) > sum(map(len, before))
-    before = rows(chosen)
-    with (tmp_path / "docs.jsonl").open("ab") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in RECORDS[:10])
-    run_all(chosen, Silent())
-    assert rows(chosen)[: len(full(before))] == full(before)
-    assert len(lines(chosen)) == FIRST + 11
-
-
 def test_plan_and_run_say_that_rows_for_ranks_move(make: Make, tmp_path: Path) -> None:
     write(tmp_path, RECORDS[:FIRST])
     exports = {"path": tmp_path / "exports", "world_size": 2}

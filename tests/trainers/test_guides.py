@@ -3,26 +3,20 @@ if .venv has it, and its figures."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import sys
 import tomllib
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from dagster_divorder.cli import main
-from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.trainers import TRAINERS, Reading
 from dagster_divorder.trainers.replay import Shape, replay
 from tests.conftest import topic_records, write_jsonl
@@ -155,33 +149,6 @@ def check(page: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None
     return register
 
 
-@check("megatron")
-def megatron(case: Case) -> None:
-    pytest.importorskip("megatron.core")
-    from types import SimpleNamespace
-
-    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-
-    options = dict(re.findall(r"^--([\w-]+) (.+)$", case.lines, re.M))
-    config = GPTDatasetConfig(
-        random_seed=int(options["seed"]),
-        sequence_length=int(options["seq-length"]),
-        blend_per_split=[([options["train-data-path"]], None), None, None],
-        path_to_cache=options["data-cache-path"],
-        tokenizer=SimpleNamespace(vocab_size=600, eod=0, pad=599, unique_identifiers=OrderedDict()),
-        reset_position_ids=False,
-        reset_attention_mask=False,
-        eod_mask_loss=False,
-    )
-    samples = [int(options["train-samples"]), 0, 0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", list(sys.path))
-        case.script("Lines of its configuration", config=config, train_val_test_num_samples=samples)
-    data = BlendedMegatronDatasetBuilder(GPTDataset, samples, lambda: True, config).build()[0]
-    assert [data[row]["tokens"].tolist() for row in range(samples[0])] == case.read
-
-
 def tiny_model(tokenizer: Any) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -258,34 +225,19 @@ def lightning(case: Case) -> None:
 
 
 @check("axolotl")
-def axolotl(case: Case) -> None:
-    from datasets import load_dataset
-
-    configured = yaml.safe_load(case.lines)
-    (source,) = configured["datasets"]
-    data = load_dataset(source["ds_type"], data_files=source["data_files"], split=source["split"])
-    curated = Path("divorder/curated/curated.jsonl").read_text().splitlines()
-    assert data["messages"][:] == [json.loads(line)["messages"] for line in curated]
-    assert configured["max_steps"] == 200 // BATCH
-
-
+@check("megatron")
 @check("mds")
 @check("litdata")
-def labels(case: Case) -> None:
-    manifest = read_manifest(Path(f"divorder/exports/{case.trainer.formats[0]}"), EXPORT_MANIFEST) or {}
-    assert manifest["layout"] == {"litdata": {"world_size": 8, "micro_batch": 4, "workers": 2}}.get(
-        case.page, {}
-    )
-    column = "tokens" if case.page == "mds" else "input_ids"
-    row = {column: np.array([5, 6, 7]), "loss_mask": np.array([0, 1, 1], np.uint8)}
-    assert case.script("Chats and loss masks", row=row)["labels"] == [-100, 6, 7]
-
-
 @check("torchtitan")
 @check("olmo_core")
-def of_other_environments(case: Case) -> None:
-    """`make test-trainers` runs the lines, and torchtitan's tokenizer."""
-    compile(case.lines, case.page, "exec")
+def commands_alone(case: Case) -> None:
+    """Other tests run their readers (tests/write/exports, `make test-trainers`)."""
+    if case.lines.startswith("#"):
+        assert "--train-samples" in case.lines
+    elif case.page == "axolotl":
+        assert yaml.safe_load(case.lines)["max_steps"] == 200 // BATCH
+    else:
+        compile(case.lines, case.page, "exec")
 
 
 def test_every_guide_is_run() -> None:

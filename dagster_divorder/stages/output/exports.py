@@ -8,7 +8,6 @@ date stays unchanged, whatever other formats are set.
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import numpy as np
@@ -218,16 +217,13 @@ def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, c
         batch=run.settings.sequence.batch,
         labels=has_loss_mask(run.settings),
     )
-    started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, traits, counted)
         for name, data in _tokenizer(run).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
-        files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
-    rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
-    run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
+        output.commit({**_manifest(run, format, rows, left_out), **of_format})
 
 
 def _tokenizer(run: Run) -> dict[str, bytes]:

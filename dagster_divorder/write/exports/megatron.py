@@ -33,7 +33,7 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     prefix = f"train-{options.tag}"
     write = partial(_write_ids, dtype=dtype)
     rows.stage(folder, {f"{prefix}.bin": (0, len(rows))}, write)
-    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
+    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.runs.length, dtype))
     stage_index(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()
     folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))

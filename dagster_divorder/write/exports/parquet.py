@@ -63,8 +63,8 @@ def _write_file(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes],
 
 def _table(file_rows: FileRows, block: IdBlock, schema: pa.Schema) -> pa.Table:
     """The rows of a block; int32 ids are not copied."""
-    indptr = file_rows.indptr[block.first : block.first + len(block.tokens) + 1]
-    lengths = file_rows.run_tokens[indptr[0] : indptr[-1]]
+    indptr = file_rows.runs.indptr[block.first : block.first + len(block.tokens) + 1]
+    lengths = file_rows.runs.length[indptr[0] : indptr[-1]]
     columns = [_lists(block.tokens, block.ids), _lists(np.diff(indptr), lengths)]
     if len(schema) > len(columns):
         trained = True if block.trained is None else block.trained[block.filled(file_rows.length)]

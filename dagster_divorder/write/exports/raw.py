@@ -91,7 +91,7 @@ def write_rows(
 def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
     """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,): the first run of each row, and the end. With several epochs also
     stage `train.TAG.epochs.npy`, int64 (E, R): the rows of each epoch."""
-    stage_array(folder, options, "doc_rows", rows.indptr)
+    stage_array(folder, options, "doc_rows", rows.runs.indptr)
     if len(rows.epochs) > 1:
         stage_array(folder, options, "epochs", rows.epochs)
 
@@ -120,7 +120,7 @@ def _write_olmo(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[s
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
     stage_index(rows, folder, options)
     stage_trained(rows, folder, options)
-    stage_array(folder, options, "doc_lengths", rows.run_tokens.astype(np.int32))
+    stage_array(folder, options, "doc_lengths", rows.runs.length.astype(np.int32))
     return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
 
 
@@ -142,9 +142,9 @@ def _write_documents(file_rows: FileRows, file: IO[bytes]) -> None:
 
     schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
     headless = WriteOptions(include_header=False)
-    row = np.arange(len(file_rows)).repeat(np.diff(file_rows.indptr))
+    row = np.arange(len(file_rows)).repeat(np.diff(file_rows.runs.indptr))
     # Padding lies between the last run of a row and the first of the next.
-    ends = np.concatenate([[0], np.cumsum(file_rows.run_tokens)])
+    ends = np.concatenate([[0], np.cumsum(file_rows.runs.length)])
     skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
     # The gzip header has no name and no time, so the same rows give the same bytes.
     with (
@@ -156,10 +156,10 @@ def _write_documents(file_rows: FileRows, file: IO[bytes]) -> None:
             starts = ends[:-1][runs] + skipped[runs]
             columns = [
                 pa.array(starts),
-                pa.array(starts + file_rows.run_tokens[runs]),
-                pa.array(file_rows.record[runs]),
+                pa.array(starts + file_rows.runs.length[runs]),
+                pa.array(file_rows.runs.document[runs]),
                 pa.nulls(len(starts), pa.int64()),
-                pa.array(file_rows.start[runs]),
+                pa.array(file_rows.runs.start[runs]),
             ]
             writer.write_batch(pa.record_batch(columns, schema))
 
@@ -186,10 +186,10 @@ OLMO = Format(
 def _write_ds(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     filler = rows.stored.special.get("eos", rows.stored.padding)
     dtype, files = stage_raw(rows, folder, options, ".ds", filler)
-    lengths = rows.run_tokens.copy()
-    lengths[rows.indptr[1:] - 1] += rows.length - rows.tokens
+    lengths, indptr = rows.runs.length.copy(), rows.runs.indptr
+    lengths[indptr[1:] - 1] += rows.length - rows.tokens
     for name, (first, end) in files.items():
-        ends = np.cumsum(lengths[rows.indptr[first] : rows.indptr[end]]).astype("<u8")
+        ends = np.cumsum(lengths[indptr[first] : indptr[end]]).astype("<u8")
         folder.stage(f"{name}.index", lambda file, ends=ends: file.write(ends.data))  # type: ignore[misc]
     return {
         "dtype": dtype.name,

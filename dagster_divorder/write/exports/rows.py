@@ -14,7 +14,7 @@ Memory: the ids, or one bucket; a block; some 60 bytes a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import IO, Any, Literal
 
@@ -76,29 +76,29 @@ def block_rows(length: int, dtype: np.dtype) -> int:
     return max(1, BLOCK_BYTES // (length * dtype.itemsize))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FileRows:
-    """The rows of one file, picklable, without their ids.
+    """The rows of one file, picklable, without their ids. runs: of the records' positions among the accepted ones.
+    dtype: the ids' dtype. padding: see `Tokens`. trained: as in `Rows`, for these rows."""
 
-    length: L. indptr: the first run of each row, and the end, int64 (n + 1,). tokens: per row, without padding, int64
-    (n,). Per run, int64 (q,) each: record, the position of its record among the accepted records; start, its first
-    token in the record; run_tokens, its number of tokens. dtype: the ids' dtype. padding: see `Tokens`. trained: as in
-    `Rows`, for these rows.
-    """
-
-    length: int
-    indptr: np.ndarray
-    tokens: np.ndarray
-    record: np.ndarray
-    start: np.ndarray
-    run_tokens: np.ndarray
+    runs: PackedSequences
     dtype: np.dtype
     padding: int
     trained: Spans | None = None
 
     def __len__(self) -> int:
         """n."""
-        return len(self.tokens)
+        return len(self.runs)
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.runs.sequence_length
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Tokens of each row, without padding, int64 (n,)."""
+        return self.runs.tokens
 
     def blocks(self, parts: Iterator[np.ndarray]) -> Iterator[IdBlock]:
         """The rows in blocks. parts: the ids of each non-empty block, from `permute`."""
@@ -216,44 +216,28 @@ class Rows:
         return self.plan.sequence_length
 
     @cached_property
-    def _entries(self) -> tuple[np.ndarray, np.ndarray]:
-        """Each run's number in the plan, int64 (Q,), and `indptr`."""
-        return row_entries(self.plan.indptr, self.sequence)
-
-    @property
-    def indptr(self) -> np.ndarray:
-        """The first run of each row, and the end, int64 (R + 1,)."""
-        return self._entries[1]
-
-    @cached_property
-    def document(self) -> np.ndarray:
-        """Each run's item in the stream, int64 (Q,)."""
-        return self.plan.document[self._entries[0]]
+    def runs(self) -> PackedSequences:
+        """The rows' own runs of the stream's items."""
+        entries, indptr = row_entries(self.plan.indptr, self.sequence)
+        document, start, length = (
+            column[entries] for column in (self.plan.document, self.plan.start, self.plan.length)
+        )
+        return replace(self.plan, document=document, start=start, length=length, indptr=indptr)
 
     @cached_property
-    def start(self) -> np.ndarray:
-        """Each run's first token in its document, int64 (Q,)."""
-        return self.plan.start[self._entries[0]]
-
-    @cached_property
-    def row(self) -> np.ndarray:
-        """Each run's document row, int (Q,)."""
-        return self.stored.record(self.document)
+    def record(self) -> np.ndarray:
+        """Each run's record, int (Q,)."""
+        return self.stored.record(self.runs.document)
 
     @property
     def _first_id(self) -> np.ndarray:
         """Each run's first id among all stored ids, int64 (Q,)."""
-        return self.stored.begins[self.row] + self.start
-
-    @cached_property
-    def run_tokens(self) -> np.ndarray:
-        """Tokens of each run, int64 (Q,)."""
-        return self.plan.length[self._entries[0]]
+        return self.stored.begins[self.record] + self.runs.start
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """Tokens of each row, without padding, int64 (R,)."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.run_tokens)])[self.indptr])
+        return self.runs.tokens
 
     @cached_property
     def trained(self) -> Spans | None:
@@ -261,10 +245,11 @@ class Rows:
         spans = self.stored.trained_to_end
         if spans is None:
             return None
-        run, first, last = spans.cut(self._first_id + self.row, self.run_tokens)
-        before = np.cumsum(self.run_tokens) - self.run_tokens
-        row = np.arange(len(self)).repeat(np.diff(self.indptr))
-        place = (row * self.length + before - before[self.indptr[row]])[run]
+        length, indptr = self.runs.length, self.runs.indptr
+        run, first, last = spans.cut(self._first_id + self.record, length)
+        before = np.cumsum(length) - length
+        row = np.arange(len(self)).repeat(np.diff(indptr))
+        place = (row * self.length + before - before[indptr[row]])[run]
         return Spans(place + first, place + last)
 
     @cached_property
@@ -285,12 +270,12 @@ class Rows:
         Raises:
             StoreError: a run begins outside its document.
         """
-        remaining = self.stored.lengths[self.row] - self.start
-        if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
+        remaining = self.stored.lengths[self.record] - self.runs.start
+        if min(remaining.min(initial=0), self.runs.start.min(initial=0)) < 0:
             raise StoreError(
                 "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
             )
-        return np.minimum(self.run_tokens, remaining)
+        return np.minimum(self.runs.length, remaining)
 
     def stage(self, folder: OutputFolder, files: Mapping[str, tuple[int, int]], write: WriteRows) -> None:
         """Stage consecutive files: the rows (first, end) of each.
@@ -307,14 +292,14 @@ class Rows:
         )
 
     def _stage(self, folder: OutputFolder, files: Mapping[str, Shard]) -> None:
-        stored, begin = self.stored, int(self.indptr[min(file.first for file in files.values())])
-        shards = {}
+        stored, indptr, shards = self.stored, self.runs.indptr, {}
+        begin = int(indptr[min(file.first for file in files.values())])
         for name, (first, end, write) in files.items():
-            low, high = (self.indptr[[first, end]] - begin).tolist()
+            low, high = (indptr[[first, end]] - begin).tolist()
             shards[name] = Shard(low, high, partial(_write, write, self.of_file(first, end)))
         step = block_rows(self.length, stored.dtype)
         blocks = [[*range(file.first, file.end, step), file.end] for file in files.values()]
-        breaks = distinct_values(self.indptr[np.concatenate(blocks)] - begin)
+        breaks = distinct_values(indptr[np.concatenate(blocks)] - begin)
         permute(
             self._permutation(slice(begin, None), breaks),
             shards,
@@ -335,42 +320,36 @@ class Rows:
             dtype=stored.dtype,
             first=self._first_id[runs],
             sizes=self.text_tokens[runs],
-            lengths=self.run_tokens[runs],
+            lengths=self.runs.length[runs],
             filler=stored.end_of_text,
             breaks=breaks,
         )
 
     def gather(self) -> np.ndarray:
         """The ids of all rows, (R, L), in memory; `padding` fills up short rows."""
-        ids = self._permutation(slice(None)).read().take(0, len(self.run_tokens))
+        ids = self._permutation(slice(None)).read().take(0, len(self.record))
         return padded_rows(ids, self.tokens, self.length, self.stored.padding)
 
     def _content(self, file: Shard) -> str:
         """A hash of everything that decides a file's bytes."""
-        stored, (first, end, write) = self.stored, file
-        runs, file_rows = slice(self.indptr[first], self.indptr[end]), self.of_file(first, end)
+        stored, (first, end, write), file_rows = self.stored, file, self.of_file(file.first, file.end)
         written = write.func if isinstance(write, partial) else write
         options = sorted((write.keywords if isinstance(write, partial) else {}).items())
         about = [EXPORT_VERSION, written.__module__, written.__qualname__, options, stored.files.key]
         about += [file_rows.length, file_rows.dtype, file_rows.padding, stored.end_of_text]
         hashed = xxhash.xxh3_128(repr(about).encode())
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
-        documents = stored.document_ids.take(self.row[runs], axis=0)
-        lengths = (file_rows.run_tokens, self.text_tokens[runs])
-        for array in (file_rows.indptr, documents, file_rows.start, *lengths, *spans):
+        runs, of_file = file_rows.runs, slice(*self.runs.indptr[[first, end]])
+        texts = stored.document_ids.take(runs.document, axis=0)
+        for array in (runs.indptr, texts, runs.start, runs.length, self.text_tokens[of_file], *spans):
             hashed.update(np.ascontiguousarray(array).data)
         return hashed.hexdigest()
 
     def of_file(self, first: int, end: int) -> FileRows:
         """Rows [first, end)."""
-        runs = slice(self.indptr[first], self.indptr[end])
+        runs = self.runs.part(first, end)
         return FileRows(
-            length=self.length,
-            indptr=self.indptr[first : end + 1] - self.indptr[first],
-            tokens=self.tokens[first:end],
-            record=self.stored.record(self.document[runs]),
-            start=self.start[runs],
-            run_tokens=self.run_tokens[runs],
+            runs=replace(runs, document=self.stored.record(runs.document)),
             dtype=self.stored.dtype,
             padding=self.stored.padding,
             trained=self.trained and self.trained.shifted(first * self.length, end * self.length),

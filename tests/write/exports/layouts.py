@@ -85,7 +85,7 @@ def olmo(folder: Path, rows: Rows) -> Read:
                 documents[: len(runs)], runs, range(first, end), strict=True
             ):
                 assert ids[begin:until].tolist() == run and at <= begin < until <= at + rows.length
-                assert (record, start) == (rows.stored.record(rows.document)[which], rows.start[which])
+                assert (record, start) == (rows.record[which], rows.runs.start[which])
             del documents[: len(runs)]
             read.append(runs)
             at += rows.length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -121,7 +122,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
     def read(file_rows: FileRows, blocks: Iterator[IdBlock], file: object) -> None:
         nonlocal count
         for block in blocks:
-            assert block.ids[0] == file_rows.record[file_rows.indptr[block.first]] // 16
+            assert block.ids[0] == file_rows.runs.document[file_rows.runs.indptr[block.first]] // 16
             count += block.ids.nbytes
 
     with (
@@ -155,3 +156,23 @@ def test_a_plan_or_ids_that_do_not_fit_are_refused_before_anything_is_copied(
     documents[1] = documents[1][:-1]
     with pytest.raises(StoreError, match="holds 69 ids of uint16 for fragment 0, expected 70 of uint16"):
         blocks_of(rows)
+
+
+@pytest.mark.parametrize("name", ["mds", "litdata"])
+def test_files_are_as_large_as_asked(name: str, tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    FORMATS[name].write(rows_of([2400], index=False), folder, Options(tag=TAG, shard_bytes=2000))  # type: ignore[arg-type]
+    *full, _ = [entry["bytes"] for file, entry in folder.entries.items() if file != "index.json"]
+    assert len(full) > 1
+    assert all(2000 - 24 < size <= 2000 for size in full)
+
+
+def test_litdata_is_fetched_anew_when_its_rows_change(tmp_path: Path) -> None:
+    def updated_at(seed: int) -> str:
+        FORMATS["litdata"].write(
+            rows_of([40], index=False, seed=seed), Folder(tmp_path), Options(tag=TAG, shard_bytes=200)
+        )  # type: ignore[arg-type]
+        value: str = json.loads((tmp_path / "index.json").read_bytes())["updated_at"]
+        return value
+
+    assert updated_at(1) == updated_at(1) != updated_at(2)
