@@ -49,11 +49,7 @@ class Kept:
 
 def compare(batches: Rows, plan: Rows) -> Kept:
     """Compares the batches read with the plan's: the rows of each global batch, all epochs one after another, int64
-    (batches, B); -1 fills up an incomplete last batch.
-
-    Raises:
-        InputError: the two have batches of different sizes.
-    """
+    (batches, B); -1 fills up an incomplete last batch. Raises InputError for batches of different sizes."""
     if batches.ndim != 2 or plan.ndim != 2 or batches.shape[1] != plan.shape[1]:
         raise InputError(
             f"Batches of shape {batches.shape} cannot be compared with a plan of shape {plan.shape}: "
@@ -134,8 +130,7 @@ class Way:
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """How much of a plan a trainer keeps: with its defaults (`default`), at best with this export (`here`), and at best
-    with an export that is laid out for it (`best`). Each keeps at least as much as the one before. Of equally good
-    ways, `here` and `best` need the fewest settings."""
+    with an export that is laid out for it (`best`); of equally good ways the one with the fewest settings."""
 
     trainer: Trainer
     reading: Reading
@@ -147,11 +142,7 @@ class Replay:
 
 
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
-    """Replays a trainer's sampler over an export. asked: see `Shape.reading`.
-
-    Raises:
-        InputError: see `Shape.reading`.
-    """
+    """Replays a trainer's sampler over an export. asked, raises: see `Shape.reading`."""
     reading = export.reading(**asked)
     ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
     plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)

@@ -52,11 +52,7 @@ BESIDE = (
 
 
 def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
-    """Names in an output folder that this store may overwrite and remove. name: the manifest's name.
-
-    Raises:
-        InputError: the folder holds the output of another store.
-    """
+    """Names in an output folder that this store may overwrite and remove. name: the manifest's name."""
     manifest = read_manifest(place, name, replaced=True)
     noted = load_state(store).outputs.get(real_place(place))
     if not manifest:
@@ -82,13 +78,10 @@ def _setting(manifest: str) -> str:
 def refuse_strangers(
     store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
-    """Check that writing the `wanted` names into an output folder overwrites only files of this store.
-
-    Returns the names that the store may overwrite and remove.
+    """The names that the store may overwrite and remove in an output folder.
 
     Raises:
-        InputError: the folder holds a file of a `wanted` name that this store has not written, or another store's
-            output.
+        InputError: the folder holds a file of a `wanted` name that this store has not written, or another's output.
     """
     folder = writable_at(place)
     with folder.explaining():
@@ -116,11 +109,7 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
 
 
 def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
-    """Write files of BESIDE next to an output; skips files whose bytes are unchanged.
-
-    Raises:
-        InputError: as `refuse_strangers`.
-    """
+    """Write files of BESIDE next to an output; skips unchanged ones. Raises: see `refuse_strangers`."""
     refuse_strangers(store, place, files.__contains__)
     _note(store, place, files)
     folder = writable_at(place)
@@ -167,10 +156,10 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
 
-    Use it as a context manager; its exit removes uncommitted files. expected_bytes: approximate size of the output, for
-    the message about a full disk. manifest: the manifest's name. extends: whether files of the published output may be
-    taken over. folder: where files are published; here: where they are written first, the same folder or a temporary
-    one. published: manifest entries of the files to take over, by name. staged: temporary names, by name.
+    A context manager; its exit removes uncommitted files. expected_bytes: about the output's size, for the message
+    about a full disk. manifest: the manifest's name. extends: whether files of the published output may be taken over.
+    folder: where files are published; here: where they are written first, the same folder or a temporary one.
+    published: manifest entries of the files to take over, by name. staged: temporary names, by name.
     """
 
     store: Store
@@ -263,11 +252,7 @@ class OutputFolder:
         progress: Progress | None = None,
         **needs: Any,
     ) -> None:
-        """Write files in workers by `write(item, file)`. items: by file name.
-
-        Raises:
-            StoreError: as `stage`.
-        """
+        """Write files in workers by `write(item, file)`. items: by file name. Raises: see `stage`."""
         tasks = [(name, self._draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(partial(_write_staged, self.here, write), tasks, **needs)

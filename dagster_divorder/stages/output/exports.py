@@ -173,11 +173,7 @@ def stored_tokens(run: Run) -> Tokens:
 
 
 def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
-    """The rows of an export. order: of the plan's sequences, int64 (E, S).
-
-    Raises:
-        InputError: `exports.world_size` and its like ask for more sequences than there are.
-    """
+    """The rows of an export. order: of the plan's sequences, int64 (E, S)."""
     if format.epochs == "index":
         # Dealt batches may cross the end of an epoch, and hold a sequence of the next one.
         sequence = order[0] if len(order) == 1 else load_sequence_order(run)[0]
@@ -227,8 +223,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, c
 
 
 def _tokenizer(run: Run) -> dict[str, bytes]:
-    """The tokenizer's files that lie beside each export, by name; they hold the template that rendered
-    conversations."""
+    """The tokenizer's files beside each export, by name; they hold the template that rendered conversations."""
     if "tokenizer" not in run.memo:
         files = run.fit("base_model")
         run.memo["tokenizer"] = {name: files[name] for name in TOKENIZER_FILES if name in files}
@@ -383,11 +378,7 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """
-    Raises:
-        InputError: a format cannot hold the loss mask or the two answers of pairs, the trainer cannot read what is
-            written, or a foreign file would be overwritten.
-    """
+    """Refuses what a format cannot hold, what the trainer cannot read, and to overwrite a foreign file."""
     settings, named = run.settings, run.settings.exports.trainer
     formats, train_on = [FORMATS[name] for name in settings.exports.formats], settings.chats.train_on
     if "pairs" in settings.forms and formats:

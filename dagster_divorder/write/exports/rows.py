@@ -160,8 +160,7 @@ class Tokens:
 
     @cached_property
     def trained_to_end(self) -> Spans | None:
-        """`trained`, for records that each end with an end-of-text token. That token is trained on if the token
-        before it is."""
+        """`trained`, for records that end with an end-of-text token, trained on if the token before it is."""
         if self.trained is None:
             return None
         row = np.searchsorted(self.begins, self.trained.first, side="right") - 1
@@ -169,8 +168,7 @@ class Tokens:
         return Spans(self.trained.first + row, last + (self.trained.last == self.begins[row + 1]))
 
     def ids(self) -> tuple[list[Callable[[], np.ndarray]], np.ndarray]:
-        """A function per fragment that maps the ids of its documents from its file; the first id of each fragment, and
-        the end, int64 (fragments + 1,)."""
+        """A function per fragment that maps its ids; the first id of each, and the end, int64 (fragments + 1,)."""
         files, start = self.files.listed(), self.begins[offsets(self.view.fragments)]
         return [
             partial(_mapped_ids, files, fragment, count, self.dtype)
@@ -179,11 +177,7 @@ class Tokens:
 
 
 def _mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtype) -> np.ndarray:
-    """The ids of a fragment, (count,), mapped from its file.
-
-    Raises:
-        StoreError: the file holds another number or dtype.
-    """
+    """The ids of a fragment, (count,), mapped from its file."""
     (ids,) = files.mapped([fragment], "ids")
     if (ids.dtype, len(ids)) != (dtype, count):
         raise StoreError(
@@ -258,18 +252,13 @@ class Rows:
         return bool((self.tokens < self.length).any())
 
     def shards(self, row_bytes: int, shard_bytes: int) -> list[tuple[int, int]]:
-        """(first row, end) of each file of about `shard_bytes`, for rows of `row_bytes`. A file has at least one row.
-        Without rows there is one empty file."""
+        """(first row, end) of each file of about `shard_bytes`; one empty file without rows."""
         step = max(1, shard_bytes // row_bytes)
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
     @cached_property
     def text_tokens(self) -> np.ndarray:
-        """Tokens of each run without an appended end-of-text token, int64 (Q,).
-
-        Raises:
-            StoreError: a run begins outside its document.
-        """
+        """Tokens of each run without an appended end-of-text token, int64 (Q,)."""
         remaining = self.stored.lengths[self.record] - self.runs.start
         if min(remaining.min(initial=0), self.runs.start.min(initial=0)) < 0:
             raise StoreError(
