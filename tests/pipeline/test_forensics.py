@@ -294,13 +294,3 @@ def test_the_commands_show_it(
     assert "divorder: step is 9,999" in capsys.readouterr().err
     assert main(["where", "--step", "0..1000000000"]) == 1
     assert "divorder: step is 1,000,000,000" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "5..2", "1..2..3", "\u0661", "9" * 5000])
-@pytest.mark.parametrize("option", ["where --step", "where --sequence"])
-def test_what_is_no_range_of_whole_numbers_is_refused(
-    option: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([*option.split(), text])
-    assert repr(text) in capsys.readouterr().err

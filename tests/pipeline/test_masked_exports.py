@@ -21,7 +21,7 @@ from dagster_divorder.stages import open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
-from dagster_divorder.torch import SequenceDataset, SequenceStream
+from dagster_divorder.torch import SequenceStream
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -142,32 +142,6 @@ def test_labels_are_those_of_the_documents(
     assert np.concatenate(masks).tolist() == [
         [label != -100 for label in row] for row in padded[: len(padded) // 2]
     ]
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
-        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
-        {"chats": {"train_on": "completion"}},
-    ],
-    ids=["concat", "ranks and epochs", "completion"],
-)
-def test_readers_give_the_labels_of_the_documents_under_every_setting(
-    sections: dict[str, Any], make: Make
-) -> None:
-    settings = make("parquet", texts=False, **sections)
-    run_all(settings, Silent())
-    path, expected = settings.exports.path / "parquet", slow_labels(settings)
-    plain, flattened = SequenceDataset(path), SequenceDataset(path, form="flattened")
-    assert 0 <= len(expected) - len(plain) < settings.sequence.batch
-    for position, row in enumerate(expected[: len(plain)]):
-        labels = plain[position]["labels"][0].tolist()
-        assert labels == row + [-100] * (len(labels) - len(row))
-        batch = flattened[position]
-        # No token of a document precedes its first.
-        row = [-100 if at in batch["cu_seq_lens_q"] else label for at, label in enumerate(row)]
-        assert batch["labels"][0].tolist() == row
 
 
 def test_another_mask_is_another_export_and_another_plan(make: Make) -> None:
