@@ -203,7 +203,7 @@ rows = SingleDatasetConfig(
     source=HuggingFaceRandomAccessSource.Config(
         path="parquet", split="train", load_dataset_kwargs={{"data_dir": "{pattern}"}}
     ),
-    processor=PlanRow.Config(),  # see docs/trainers/torchtitan.md
+    processor=PlanRow.Config(),  # see docs/trainers/torchtitan_grain.md
 )
 dataloader = GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=rows), shuffle=False)
 training = TrainingConfig(

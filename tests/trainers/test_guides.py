@@ -47,7 +47,7 @@ def blocks(text: str, language: str = r"\w+") -> list[str]:
 
 
 def test_every_trainer_with_a_guide_is_known() -> None:
-    assert len(TRAINER_OF_PAGE) == 9
+    assert len(TRAINER_OF_PAGE) == 10
     assert set(TRAINER_OF_PAGE.values()) < TRAINERS.keys()
     for page in TRAINER_OF_PAGE:
         assert set(re.findall(r"--trainer ([\w-]+)", (FOLDER / f"{page}.md").read_text())) < TRAINERS.keys()
@@ -229,6 +229,7 @@ def lightning(case: Case) -> None:
 @check("mds")
 @check("litdata")
 @check("torchtitan")
+@check("torchtitan_grain")
 @check("olmo_core")
 def commands_alone(case: Case) -> None:
     """Other tests run their readers (tests/write/exports, `make test-trainers`)."""
