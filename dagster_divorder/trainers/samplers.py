@@ -19,24 +19,8 @@ from dagster_divorder.trainers.trainer import (
 
 
 def _megatron(reading: Reading) -> Rows:
-    """GPTDataset without cache files shuffles the items of the `.idx`, cuts their stream into samples, and shuffles
-    these. Here rows are single items. (Rows of several items are also cut elsewhere.)
-
-    A sample reads one token beyond its row, so the last row of all epochs makes no sample, and another epoch begins.
-    """
-    rows, samples = reading.rows, reading.steps * reading.batch
-    epochs = samples // rows + 1
-    random = np.random.RandomState(reading.seed)
-    before = (epochs - 1) * rows - 1  # samples of all epochs except the last
-    # GPTDataset shuffles the last epoch separately if it needs less than this share of it.
-    apart = epochs > 1 and samples - before < int(0.8 * (rows - 1))
-    items = [np.tile(np.arange(rows), count) for count in ((epochs - 1, 1) if apart else (epochs,))]
-    for part in items:
-        random.shuffle(part)
-    shuffled = np.split(np.arange(epochs * rows - 1), [before] if apart else [])
-    for part in shuffled:
-        random.shuffle(part)
-    return consecutive(np.concatenate(items)[np.concatenate(shuffled)[:samples]], reading.batch)
+    """GPTDataset without index files: some shuffle over all epochs. (It also cuts rows of several items elsewhere.)"""
+    return consecutive(torch_permutation(reading.length, reading.seed) % reading.rows, reading.batch)
 
 
 MEGATRON = Trainer(
