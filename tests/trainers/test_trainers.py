@@ -1,5 +1,5 @@
-"""Laws over all trainers and shapes of exports: the best way reads the plan, a shuffled plan is noticed, no best is worse
-than what is had for less, and what cannot be is refused."""
+"""Laws over all trainers and shapes of exports: the best way reads the plan, a shuffled plan is noticed, no best is
+worse than what is had for less, and what cannot be is refused."""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def olmo(folder: Path, rows: Rows) -> Read:
         ids = np.fromfile(path, dtype)
         kept = np.ones(len(ids), bool)
         if rows.padded:
-            kept = np.fromfile(path.with_suffix(".mask"), bool)
+            tokens = rows.tokens[len(read) :][: len(ids) // rows.length]
+            kept = (np.arange(rows.length) < tokens[:, None]).ravel()
+            assert rows.trained or (np.fromfile(path.with_suffix(".mask"), bool) == kept).all()
         assert (ids[~kept] == rows.stored.padding).all()
         lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().split()
         documents = [[int(number) if number else -1 for number in line.split(",")] for line in lines]
