@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.trainers import TRAINERS, Reading, Trainer, compare, rows_for_contiguous_ranks
+from dagster_divorder.trainers import (
+    TRAINERS,
+    Reading,
+    Trainer,
+    compare,
+    rows_for_contiguous_ranks,
+    trainer_named,
+)
 from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from tests.trainers.replay import RANKS_AND_MICRO_BATCHES
 
@@ -111,6 +118,15 @@ def test_steps_are_in_the_lines_of_trainers_that_no_test_runs(name: str) -> None
 def test_a_reading_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Reading(**{"rows": 96, "batch": 16, **changed})
+
+
+def test_trainers_that_are_gone_or_misspelt_are_refused_with_what_to_use() -> None:
+    with pytest.raises(
+        InputError, match="'NanoTron' is no longer possible: .*datatrove reads the same files"
+    ):
+        trainer_named("NanoTron")
+    with pytest.raises(InputError, match="trainer is 'titan'; .*did you mean 'torchtitan'"):
+        trainer_named("titan")
 
 
 @pytest.mark.slow
