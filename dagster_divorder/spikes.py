@@ -32,13 +32,10 @@ LOSSES = (
     "loss_metrics/global_avg_loss",
 )
 """Names that trainers give to steps and to the training loss, the most common first."""
-SIDE = 25
-"""Logged losses on each side of one that it is compared with."""
-FEWEST = 3
-"""Fewest on each side."""
-SPREADS = 6.0
-TOLERANCE = 0.01
-"""Part of the expected loss below which an excess is too small to matter."""
+SIDE, FEWEST = 25, 3
+"""Most and fewest logged losses on each side of one that it is compared with."""
+SPREADS, TOLERANCE = 6.0, 0.01
+"""Standard deviations, and part of the expected loss, that an excess has to exceed."""
 SIGMA = 1.4826
 """The standard deviation of normal numbers over their median absolute deviation."""
 MOST_SPIKES, MOST_VALUES, MOST_DOCUMENTS = 5, 3, 5
