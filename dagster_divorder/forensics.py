@@ -190,14 +190,27 @@ def plan_freeze(
     """
     run, sequence = _last_run(settings), settings.sequence
     found = find_plan(run, plan)
+    end, batch = found.orders["packed_sequences"].facts["sequences"], 1
     if step is not None:
-        tokens = _tokens_of_steps(run, found, "step", step)
+        _refuse_other_batch(run, found)
+        # The last batch may be smaller.
+        name, given, read, batch = "step", step, step * found.batch, found.batch
     elif sequences is not None:
-        tokens = _tokens_of_sequences(run, found, "sequences", sequences, sequences)
+        name, given, read = "sequences", sequences, sequences
     elif tokens is not None:
-        _tokens_of_sequences(run, found, "tokens", tokens, -(-tokens // sequence.length))
+        name, given, read = "tokens", tokens, -(-tokens // sequence.length)
     else:
         raise InputError("the part that a trainer has read is unknown; give steps, sequences or tokens")
+    if given < 0 or read >= end + batch:
+        later = (
+            f" of {sequence.epochs:,}, and only the first epoch can be frozen: let the training end on its present "
+            f"export, and plan the next training with the new data"
+        )
+        raise InputError(
+            f"{name} is {given:,}; plan {found.fingerprint} has {end:,} sequences, {end // found.batch:,} whole steps "
+            f"of {found.batch:,}, in an epoch{later if sequence.epochs > 1 and given > 0 else ''}"
+        )
+    tokens = min(read, end) * sequence.length if name != "tokens" else given
     files = freeze_prefix(run, tokens, found) if tokens else {}
     kept = {name: unpack(data) for name, data in files.items()}
     stay = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0
@@ -213,7 +226,7 @@ def plan_freeze(
         step=tokens // of_step if step is None and tokens % of_step == 0 else step,
         sequences=stay,
         records=len(kept[DOCUMENTS]["id"]) if kept else 0,
-        rest=found.orders["packed_sequences"].facts["sequences"] - stay,
+        rest=end - stay,
     )
 
 
@@ -235,37 +248,6 @@ def _refuse_other_batch(run: Run, plan: TrainingPlan) -> None:
             f"{plan.fingerprint}), so steps are ambiguous; give sequences instead (`freeze --sequences`, `where "
             f"--sequence`), or set sequence.batch = {plan.batch}"
         )
-
-
-def _tokens_of_steps(run: Run, plan: TrainingPlan, name: str, step: int) -> int:
-    """Tokens, with padding, that this many steps have read of a plan. name: of the number, for messages.
-
-    Raises:
-        InputError: see `_tokens_of_sequences`; or the steps had another batch than these settings.
-    """
-    _refuse_other_batch(run, plan)
-    return _tokens_of_sequences(run, plan, name, step, step * plan.batch, plan.batch)
-
-
-def _tokens_of_sequences(
-    run: Run, plan: TrainingPlan, name: str, given: int, sequences: int, batch: int = 1
-) -> int:
-    """Tokens, with padding, of the first sequences of a plan. Its last batch may be smaller.
-
-    Raises:
-        InputError: the number is negative, or the first epoch has fewer.
-    """
-    sequence, end = run.settings.sequence, plan.orders["packed_sequences"].facts["sequences"]
-    if given < 0 or sequences >= end + batch:
-        later = (
-            f" of {sequence.epochs:,}, and only the first epoch can be frozen: let the training end on its present "
-            f"export, and plan the next training with the new data"
-        )
-        raise InputError(
-            f"{name} is {given:,}; plan {plan.fingerprint} has {end:,} sequences, {end // plan.batch:,} whole steps of "
-            f"{plan.batch:,}, in an epoch{later if sequence.epochs > 1 and given > 0 else ''}"
-        )
-    return min(sequences, end) * sequence.length
 
 
 def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:

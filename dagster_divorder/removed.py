@@ -83,6 +83,11 @@ VALUES: dict[str, dict[str, str]] = {
         **{name: _SHAPE for shape in _SHAPES for name in (shape, f"{shape}_balanced")},
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
+    "exports.trainer": {
+        "nanotron": "its repository has had no change of code since June 2025; datatrove reads the same files",
+        "torchtune": "its development stopped in July 2025; trl, axolotl, llama-factory and ms-swift read the records",
+        "torchtitan-streaming": "torchtitan and torchtitan-grain read the export",
+    },
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},
     "curriculum.shape": dict.fromkeys(
         ("stair", "saw", "segment"),

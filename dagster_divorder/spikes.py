@@ -7,21 +7,19 @@ a loss that falls steadily does not stand out.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.forensics import where
 from dagster_divorder.settings import Settings
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STEPS = ("step", "global_step", "iteration", "iter", "_step", "trainer/global_step")
 LOSSES = (
@@ -34,13 +32,10 @@ LOSSES = (
     "loss_metrics/global_avg_loss",
 )
 """Names that trainers give to steps and to the training loss, the most common first."""
-SIDE = 25
-"""Logged losses on each side of one that it is compared with."""
-FEWEST = 3
-"""Fewest on each side."""
-SPREADS = 6.0
-TOLERANCE = 0.01
-"""Part of the expected loss below which an excess is too small to matter."""
+SIDE, FEWEST = 25, 3
+"""Most and fewest logged losses on each side of one that it is compared with."""
+SPREADS, TOLERANCE = 6.0, 0.01
+"""Standard deviations, and part of the expected loss, that an excess has to exceed."""
 SIGMA = 1.4826
 """The standard deviation of normal numbers over their median absolute deviation."""
 MOST_SPIKES, MOST_VALUES, MOST_DOCUMENTS = 5, 3, 5
@@ -100,20 +95,17 @@ def _rows(text: str) -> Iterable[Mapping[str, Any]]:
         return csv.DictReader(text.splitlines())
     rows = []
     for line in text.splitlines():
-        try:
+        # The last line may still be being written.
+        with contextlib.suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
-        except json.JSONDecodeError:  # a line that is still being written
-            continue
     return [row for row in rows if isinstance(row, dict)]
 
 
 def _named(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     for name in names:
-        try:
+        with contextlib.suppress(TypeError, ValueError):
             if row.get(name) not in (None, ""):
                 return float(row[name])
-        except (TypeError, ValueError):
-            continue
     return None
 
 
@@ -132,28 +124,24 @@ def outstanding(loss: Sequence[float] | np.ndarray) -> list[Spike]:
     stands out most."""
     values = np.asarray(loss, np.float64)
     known = np.flatnonzero(np.isfinite(values))
-    finite = values[known]
-    expected, residual = finite.copy(), np.zeros(len(finite))
-    for at in range(len(finite)):
+    finite, scores = values[known], dict[int, tuple[float, float]]()
+    steps = np.diff(finite)
+    for at in range(FEWEST, len(finite) - FEWEST):
         side = min(SIDE, at, len(finite) - 1 - at)
-        if side >= FEWEST:
-            expected[at] = np.median(finite[at - side : at + side + 1])
-            residual[at] = finite[at] - expected[at]
-    # The noise of neighbouring differences, which a trend hardly changes.
-    steps, spread = np.diff(finite), np.zeros(len(finite))
-    for at in np.flatnonzero(residual > 0).tolist():
+        expected = float(np.median(finite[at - side : at + side + 1]))
+        excess = float(finite[at]) - expected
+        if excess <= 0 or excess < TOLERANCE * abs(expected):
+            continue
+        # The noise of neighbouring differences, which a trend hardly changes.
         near = steps[max(0, at - SIDE) : at + SIDE]
-        spread[at] = SIGMA / math.sqrt(2) * np.median(np.abs(near - np.median(near)))
-    excess = np.where(residual > SPREADS * spread, residual, 0.0)
-    excess[residual < TOLERANCE * np.abs(expected)] = 0.0
-    scores = {int(known[at]): (float(excess[at]), float(expected[at])) for at in np.flatnonzero(excess)}
+        if excess > SPREADS * SIGMA / math.sqrt(2) * np.median(np.abs(near - np.median(near))):
+            scores[int(known[at])] = (excess, expected)
     for at in np.flatnonzero(~np.isfinite(values)).tolist():
         before = known[known < at]
         scores[at] = (math.inf, float(values[before[-1]]) if len(before) else math.nan)
     places = np.array(sorted(scores), np.int64)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
     spikes = []
-    for run in runs:
+    for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []:
         peak = max(run.tolist(), key=lambda at: scores[at][0])
         spikes.append(Spike(int(run[0]), int(run[-1]), peak, scores[peak][1]))
     return sorted(spikes, key=lambda spike: -scores[spike.peak][0])[:MOST_SPIKES]
@@ -176,13 +164,15 @@ def loss_spikes(settings: Settings, file: Path, plan: str | None = None) -> list
         read = where(settings, steps=range(first, end), plan=plan)
         near = range(max(0, first - AROUND), min(int(log.end[-1]), end + AROUND))
         around = where(settings, steps=[step for step in near if step not in standing_out], plan=plan)
-        mix = sorted(
-            (row for trait in ("source", "cluster_name") for row in _excess(trait, read, around)),
-            key=lambda row: row["around"] - row["share"],
-        )[:MOST_VALUES]
-        suspects = (
-            read[np.logical_or.reduce([read[row["trait"]] == row["value"] for row in mix])] if mix else read
-        )
+        mix = []
+        for trait in ("source", "cluster_name"):
+            shares, others = (part.groupby(trait).tokens.sum() / part.tokens.sum() for part in (read, around))
+            for value, share in shares.items():
+                row = {"trait": trait, "value": value, "share": share, "around": others.get(value, 0.0)}
+                mix += [row] if row["share"] > row["around"] else []
+        mix = sorted(mix, key=lambda row: row["around"] - row["share"])[:MOST_VALUES]
+        of_mix = [read[row["trait"]] == row["value"] for row in mix]
+        suspects = read[np.logical_or.reduce(of_mix)] if mix else read
         grouped = suspects.groupby("id", sort=False).agg(
             {"tokens": "sum", "source": "first", "cluster_name": "first", "first_words": "first"}
         )
@@ -196,15 +186,3 @@ def loss_spikes(settings: Settings, file: Path, plan: str | None = None) -> list
             }
         )
     return spikes
-
-
-def _excess(trait: str, read: pd.DataFrame, around: pd.DataFrame) -> list[dict[str, Any]]:
-    """The values of a trait with a larger share of the tokens in some steps than in others."""
-    shares, others = (
-        (part.groupby(trait).tokens.sum() / part.tokens.sum()).to_dict() for part in (read, around)
-    )
-    return [
-        {"trait": trait, "value": value, "share": share, "around": others.get(value, 0.0)}
-        for value, share in shares.items()
-        if share > others.get(value, 0.0)
-    ]

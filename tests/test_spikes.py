@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -84,7 +83,10 @@ def test_what_is_no_log_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_documents_of_a_spike_are_named(
-    tmp_path: Path, make_settings: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    make_settings: Callable[..., Settings],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     random = np.random.default_rng(0)
     good = [{**record, "id": f"good {at}"} for at, record in enumerate(topic_records(60))]
@@ -117,23 +119,14 @@ def test_the_documents_of_a_spike_are_named(
     source = next(row for row in spike["mix"] if row["value"] == "broken")
     assert source["share"] > 0.5 > source["around"]
     assert {row["id"] for row in broken} <= {row["id"] for row in spike["documents"]}
+    monkeypatch.setattr("dagster_divorder.cli.training.settings_of", lambda options: settings)
+    for values, words in (
+        (loss, f": loss {loss[first]:.4g}"),
+        (falling(steps, 0), "no step's loss stands out"),
+    ):
+        rows = "".join(f"{at + 1},{each}\n" for at, each in enumerate(values))
+        (tmp_path / "log.csv").write_text(f"step,loss\n{rows}")
+        assert main(["where", "--loss", str(tmp_path / "log.csv")]) == 0
+        assert words in capsys.readouterr().out
     assert main(["where", "--loss", str(file), "--step", "1"]) == 1
     assert "--loss names the steps itself" in capsys.readouterr().err
-
-
-def test_the_command_says_where_the_loss_stands_out(
-    tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    settings = make_settings(
-        input={"paths": [str(write_jsonl(tmp_path / "docs.jsonl", topic_records(60)))]},
-        sequence={"length": 32, "batch": 4},
-    )
-    run_all(settings, Silent())
-    monkeypatch.setattr("dagster_divorder.cli.training.settings_of", lambda options: settings)
-    file, loss = tmp_path / "log.csv", falling(40, 0)
-    for peak, words in ((0.0, "no step's loss stands out"), (2.0, "step 20: loss")):
-        loss[20] += peak
-        rows = [f"{at + 1},{each}" for at, each in enumerate(loss)]
-        file.write_text("\n".join(["step,loss", *rows]))
-        assert main(["where", "--loss", str(file)]) == 0
-        assert words in capsys.readouterr().out

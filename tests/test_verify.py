@@ -56,7 +56,7 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     run_all(settings, Silent())
     export, output = settings.exports.path / "parquet", settings.output.path
     readers = {row["trainer"]: row for row in verify(settings, output, None).data["trainers"]}
-    assert readers.keys() == {"axolotl", "llama-factory", "ms-swift", "torchtune"}
+    assert readers.keys() == {"axolotl", "llama-factory", "ms-swift"}
     assert {row["at_best"] for row in readers.values()} == {"12 of 12 batches"}
     everyone = {row["trainer"] for row in verify(settings, None, None).data["trainers"]}
     of_export = {row["trainer"] for row in verify(settings, export, None).data["trainers"]}

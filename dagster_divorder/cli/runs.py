@@ -126,7 +126,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     if freed.documents and not dry_run:
         parts += [
             "Cluster names, examples and pages beside the output are gone too, because they may contain their words.",
-            "The next run makes them again, except pages and films of earlier outputs. A bootstrap base model trained",
+            "The next run makes them again. A bootstrap base model trained",
             "on these documents still knows some of their words: divorder run --refit model trains another.",
         ]
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})

@@ -1,4 +1,4 @@
-"""An open export: rows of tokens in the order of the plan, for any format and layout of the files.
+"""An open export: its rows of tokens in the order of the plan, whatever the layout of its files.
 
 Opening maps files into memory, at a cost that does not depend on their size. An open export can be read to its end even
 if another plan is exported into its folder meanwhile (readers/files.py). Letters: R rows in the files, T rows of all
@@ -7,22 +7,20 @@ epochs, n rows of a block, L tokens a row, Q documents (runs of one document's t
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.readers import parquet, raw
+from dagster_divorder.readers.arrow_files import ParquetRows, RowTable
 from dagster_divorder.readers.files import Files
-from dagster_divorder.readers.row_table import RowTable
 from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
@@ -30,7 +28,6 @@ from dagster_divorder.store.manifests import (
     ROWS,
     TRAINED,
     export_manifest_file,
-    file_at,
     read_whole,
 )
 
@@ -38,30 +35,9 @@ READABLE = (EXPORT_VERSION, MASKED_VERSION)
 """Versions of exports that this module reads."""
 
 
-SOURCES: dict[str, Callable[[Files, dict[str, Any]], tuple[Source, np.ndarray | None]]] = {
-    "parquet": parquet.parquet,
-    "olmo": raw.olmo,
-    "megatron": raw.megatron,
-}
-"""Format -> function that opens its files and returns their rows, and each epoch's rows, (E, R), None for all in
-order."""
-
-
-class Source(Protocol):
-    """Rows in the files of one format."""
-
-    dtype: np.dtype
-
-    def ids(self, first: int, end: int) -> np.ndarray:
-        """Ids (n, L) of rows [first, end), short rows padded. Read-only: they may be a view of a file."""
-
-    def documents(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each document in these rows, int64 (Q,), and how many documents each row has, int64 (n,)."""
-
-
 @dataclass(eq=False)
 class Block:
-    """n rows. ids: (n, L) in the files' dtype; read-only. padded: whether any row of the export is padded. Documents
+    """n rows. ids: int32 (n, L); read-only. padded: whether any row of the export is padded. Documents
     and the loss mask are read on first use."""
 
     ids: np.ndarray
@@ -105,31 +81,30 @@ class Block:
 
 
 class Export:
-    """An open export; `len` is T. Made by `open_export`. If it is sent to another process, this process opens it again
-    and refuses another plan.
+    """An open export; `len` is T. Made by `open_export`. Another process that it is sent to opens it again and refuses
+    another plan.
 
     manifest: content of its manifest.json. plan: fingerprint of the tokens and their order. length: L. batch: sequences
     of a global batch of the plan. padded: whether any row is shorter than L. trained: spans of trained places in the
-    files, counted as row x L + place in the row; None if every token is trained on.
+    files, counted as row x L + place in the row; None if every token is trained on. Blocks are of `parquet` exports.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: dict[str, Any],
-        source: Source,
-        epochs: np.ndarray | None,
-        trained: Spans | None = None,
-        table: np.ndarray | None = None,
-    ) -> None:
-        self.path, self.manifest, self._source, self._epochs = path, manifest, source, epochs
-        self._table = table
-        self.trained = trained
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        files = Files(path, manifest)
+        files.check_sizes()
+        self.path, self.manifest = path, manifest
+        names = [*manifest["files"]]
+        # Stays mapped, whatever is exported over it.
+        self._table = next((files.map(name) for name in names if name.endswith(ROWS)), None)
+        self._rows = ParquetRows(files, manifest) if manifest["format"] == "parquet" else None
+        # Each epoch's rows, int64 (E, R); None for all in order.
+        stored = any(name.endswith("epochs.npy") for name in names)
+        self._epochs = files.array("epochs.npy") if stored else None
+        self.trained = Spans(*files.array(TRAINED)) if self._rows and "loss_mask" in manifest else None
         self.plan: str = manifest["plan"]
         self.length: int = manifest["sequence_length"]
         self.batch: int = manifest["batch"]
         self.padded = manifest["padded_rows"] > 0
-        self.dtype = source.dtype
         layout = manifest["layout"]
         self._slices = layout and (layout["world_size"], max(layout["workers"], 1), layout["micro_batch"])
 
@@ -146,11 +121,12 @@ class Export:
         Raises:
             IndexError: there is no such row.
         """
-        parts = self._stretches(rows)
-        ids = [self._source.ids(first, end) for first, end in parts]
+        assert self._rows
+        source, parts = self._rows, self._stretches(rows)
+        ids = [source.ids(first, end) for first, end in parts]
 
         def documents() -> tuple[np.ndarray, np.ndarray]:
-            lengths, counts = zip(*(self._source.documents(first, end) for first, end in parts), strict=True)
+            lengths, counts = zip(*(source.documents(first, end) for first, end in parts), strict=True)
             return np.concatenate(lengths), np.concatenate(counts)
 
         def trained() -> np.ndarray:
@@ -163,11 +139,7 @@ class Export:
 
     @cached_property
     def table(self) -> RowTable:
-        """What each row of the files holds, see `in_file`.
-
-        Raises:
-            InputError: the export has no table, because an earlier version of this package wrote it.
-        """
+        """What each row of the files holds. Raises InputError for an export of an earlier version."""
         if self._table is None:
             raise InputError(
                 f"{self.path} has no table of its rows; expected one as exports have since version 0.3: export again"
@@ -182,7 +154,7 @@ class Export:
 
     @property
     def dealt(self) -> str:
-        """The ranks that the rows of each batch are dealt to (`exports.equal_ranks`), as text; "" if they are not."""
+        """How the rows of each batch are dealt to ranks (`exports.equal_ranks`), as text; "" if they are not."""
         dealt = self.manifest.get("equal_ranks")
         return "{world_size} x {micro_batch} {shares}".format(**dealt) if dealt else ""
 
@@ -193,21 +165,12 @@ class Export:
 
     def _stretches(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Rows of the plan's order as stretches (first, end) of the files."""
-        straight = len(rows) and isinstance(rows, range) and rows.step == 1 and not self._slices
-        straight = straight and self._first_lies_as_read
-        if straight and rows[0] >= 0 and rows[-1] < self.manifest["rows"]:
-            return [(rows[0], rows[-1] + 1)]
         wanted = np.asarray(rows, np.int64)
         if not len(wanted) or wanted.min() < 0 or wanted.max() >= len(self):
             raise IndexError(f"{self.path} has rows 0 to {len(self) - 1}, not {list(rows)[:8]}")
         file_rows = self.in_file(wanted)
         cuts = [0, *(np.flatnonzero(np.diff(file_rows) != 1) + 1).tolist(), len(file_rows)]
         return [(int(file_rows[begin]), int(file_rows[begin]) + end - begin) for begin, end in pairwise(cuts)]
-
-    @cached_property
-    def _first_lies_as_read(self) -> bool:
-        """Whether the first epoch is stored in reading order; not if one schedule spans all epochs."""
-        return self._epochs is None or np.array_equal(self._epochs[0], np.arange(self._epochs.shape[1]))
 
     def in_file(self, rows: ArrayLike) -> np.ndarray:
         """Rows of the plan's order, int (n,) -> rows of the files, int64."""
@@ -223,29 +186,13 @@ class Export:
         step, worker, rank, at = np.unravel_index(rows, (steps, workers, ranks, micro_batch))
         return np.ravel_multi_index((rank, worker, step, at), (ranks, workers, steps, micro_batch))
 
-    def verify(self) -> None:
-        """Reads every file and compares its sha256 with the manifest's; opening only compares sizes.
 
-        Raises:
-            StoreError: a file has been altered.
-        """
-        for name, entry in self.manifest["files"].items():
-            path = file_at(self.path, name)
-            with open(path, "rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            if sha256 != entry["sha256"]:
-                raise StoreError(
-                    f"{path} has been altered: its sha256 is {sha256}, the manifest says {entry['sha256']}; export "
-                    f"again, or copy the file again from an intact export"
-                )
-
-
-def open_export(path: str | Path, plan: str | None = None) -> Export:
+def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True) -> Export:
     """Opens the folder of one format of an export, such as data/exports/parquet. plan: the expected fingerprint of its
-    plan; None accepts any.
+    plan; None accepts any. rows: whether its rows of tokens are read, for which it has to be `parquet`.
 
     Raises:
-        InputError: the folder holds no export, or one in a format or version that this reader does not read.
+        InputError: the folder holds no export, one whose rows are not read here, or one of another version.
         StoreError: the manifest is damaged, the folder holds another plan or is being written, or a file is missing or
             altered.
     """
@@ -257,10 +204,10 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
         )
     path = Path(path).absolute()
     manifest = read_export_manifest(path)
-    if (name := manifest["format"]) not in SOURCES:
+    if rows and (name := manifest["format"]) != "parquet":
         raise InputError(
-            f"{path} is an export in the format {name}, which its own trainer reads; this reader reads "
-            f"{', '.join(SOURCES)}: add one of them to exports.formats"
+            f"{path} is an export in the format {name}, which its own trainer reads; this reader reads parquet: add it "
+            "to exports.formats"
         )
     if not manifest["rows"]:
         raise InputError(f"{path} holds no sequence: the exported corpus has no token")
@@ -269,41 +216,11 @@ def open_export(path: str | Path, plan: str | None = None) -> Export:
             f"{path} holds the plan {manifest['plan']}; expected {plan}, which it held before; export that plan "
             f"again into its own folder, or start over with the present plan"
         )
-    files = Files(path, manifest)
-    files.check_sizes()
-    # Stays mapped, whatever is exported over it.
-    table = [files.map(file) for file in manifest["files"] if file.endswith(ROWS)]
-    source, epochs = SOURCES[name](files, manifest)
-    trained = Spans(*files.array(TRAINED)) if "loss_mask" in manifest else None
-    return Export(path, manifest, source, epochs, trained, table[0] if table else None)
-
-
-def open_exports(paths: Iterable[str | Path]) -> list[Export]:
-    """Opens exports that can be read as one.
-
-    Raises:
-        InputError: see `open_export`; or they differ in sequence length or tokenizer. StoreError: see `open_export`.
-    """
-    exports = [open_export(path) for path in paths]
-    for name, value_of in (
-        ("tokens of a sequence", lambda export: export.length),
-        ("the tokenizer", lambda export: export.manifest["tokenizer"].get("xxh3_128")),
-    ):
-        for other in exports[1:]:
-            if value_of(other) != value_of(exports[0]):
-                raise InputError(
-                    f"{exports[0].path} and {other.path} differ in {name}: {value_of(exports[0])} and "
-                    f"{value_of(other)}; export with the same sequence.length and model.base to read both together"
-                )
-    return exports
+    return Export(path, manifest)
 
 
 def read_export_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the folder of one format of an export.
-
-    Raises:
-        InputError: the folder holds no export, or one of another version. StoreError: the manifest is damaged.
-    """
+    """The manifest of the folder of one format of an export. Raises: see `open_export`."""
     file = export_manifest_file(path)
     if not file.is_file():
         raise InputError(

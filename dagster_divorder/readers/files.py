@@ -59,20 +59,12 @@ class Files:
             if size != entry["bytes"]:
                 raise self._wrong(name, f"has {size} bytes, and {entry['bytes']} were written")
 
-    def named(self, end: str) -> str:
-        """The name of the file with this ending.
-
-        Raises:
-            StoreError: no file has it.
-        """
-        for name in self._manifest["files"]:
-            if name.endswith(end):
-                return name
-        raise StoreError(f"the manifest of {self.path} names no file *{end}; export again")
-
     def array(self, end: str) -> np.ndarray:
         """The array in the .npy file with this ending, mapped."""
-        mapped = self.map(self.named(end))
+        names = [name for name in self._manifest["files"] if name.endswith(end)]
+        if not names:
+            raise StoreError(f"the manifest of {self.path} names no file *{end}; export again")
+        mapped = self.map(names[0])
         head = io.BytesIO(mapped[:HEAD_BYTES].tobytes())
         np.lib.format.read_magic(head)
         shape, _, dtype = np.lib.format.read_array_header_1_0(head)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,30 +31,25 @@ from dagster_divorder.readers.shards import check_state
 class SequenceDataset(Dataset[Any]):
     """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
-    `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. form: of a batch
-    (readers/forms.py): plain, flattened, torchtitan or megatron. native: ids keep the files' dtype. path: the folder of
-    an export, an open export, or a mixture of several. trim: blocks of the plain form end at their longest row.
+    `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. path: the folder of an
+    export, an open export, or a mixture. form: plain, flattened or torchtitan (readers/forms.py). trim: blocks of the
+    plain form end at their longest row.
 
     Raises:
         InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
     """
 
     def __init__(
-        self,
-        path: str | Path | Export | Mixture,
-        *,
-        form: str = "plain",
-        native: bool = False,
-        trim: bool = False,
+        self, path: str | Path | Export | Mixture, *, form: str = "plain", trim: bool = False
     ) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
         self.export = open_export(path) if isinstance(path, str | Path) else path
-        self.form, self.native, self.trim = form, native, trim
+        self.form, self.trim = form, trim
 
     @property
     def pads(self) -> bool:
-        """Whether each block is padded to its longest row, so that a row costs as much as that."""
+        """Whether each block is padded to its longest row only."""
         return self.form == "plain" and self.trim and not self.export.packed
 
     def __len__(self) -> int:
@@ -67,14 +61,13 @@ class SequenceDataset(Dataset[Any]):
         return self.__getitems__([row])
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
-        """These rows as one block, in the dataset's form."""
+        """These rows as one block."""
         block = self.export.block(rows)
-        return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block, self.native)
+        return FORMS[self.form](block.trimmed() if self.trim and self.form == "plain" else block)
 
     @staticmethod
     def collate(block: Any) -> Any:
-        """The block itself. Raises InputError for a list of rows, which comes from a loader that does not call
-        `__getitems__`."""
+        """The block itself. Raises InputError for a list of rows, of a loader without `__getitems__`."""
         if isinstance(block, list):
             raise InputError(
                 "collate was given a list of rows, but this dataset reads a batch as one block, by __getitems__; use "
@@ -86,15 +79,13 @@ class SequenceDataset(Dataset[Any]):
 class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    dataset: of an export; or a BalancedSampler, for batches of its rows. batch: rows of a global batch over all ranks;
-    default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its whole part. rank,
-    world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any of them one rank
-    reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with the first rows
-    of the stream, or of the sampler's last epoch. Every rank has the same number of batches. An iteration begins at the
-    start, or once at a loaded state, which has to be at the end of a step of world size x micro-batch rows; with a
-    BalancedSampler, the position is the sampler's, and iterations follow its epochs. equal_ranks: deal the rows of each
-    global batch so that at every micro-step all ranks have about the same attention cost (`core.ranks`); batches
-    keep their rows, and an incomplete last batch is not dealt.
+    dataset: of an export; or a BalancedSampler, whose position and epochs then count. batch: rows of a global batch
+    over all ranks; default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its
+    whole part. rank, world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any
+    of them one rank reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with
+    the first rows. An iteration begins at the start, or once at a loaded state, at the end of a step of world size x
+    micro-batch rows. equal_ranks: deal the rows of each whole global batch so that at every micro-step all ranks have
+    about the same attention cost (`core.ranks`).
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
@@ -129,21 +120,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         else:
             self.source, self._pads = dataset.export, dataset.pads
         self.batch = self.source.batch if batch is None else batch
-        started = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if rank is None:
-            rank = torch.distributed.get_rank() if started else _from_environment("RANK")
-        if world_size is None:
-            world_size = torch.distributed.get_world_size() if started else _from_environment("WORLD_SIZE")
-        if rank is None and world_size in (None, 1):
-            rank, world_size = 0, 1
-        if rank is None or world_size is None:
-            raise InputError(
-                f"rank is {rank} and world_size is {world_size}; expected both, or every process would read the same "
-                "rows: set RANK and WORLD_SIZE as torchrun does (srun and mpirun give them other names), or give rank "
-                "and world_size"
-            )
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
+        rank, world_size = _ranks(rank, world_size)
         self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
         self.rank, self.step = rank, world_size * self.micro_batch
         if self.micro_batch < 1 or self.batch < 1 or self.batch % self.step:
@@ -161,7 +138,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         self.equal_ranks = equal_ranks
         self._batch: tuple[int, NDArray[np.int64]] | None = None
         """The last batch that was dealt: its first row, and its rows."""
-        if equal_ranks:
+        if equal_ranks and self.batch <= rows:
             self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
@@ -175,7 +152,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return -(-self.end // self.step)
 
     def begin(self) -> Position:
-        """The place where the next iteration begins. Raises InputError if no step begins there."""
+        """The place where the next iteration begins."""
         if self.sampler:
             return self._at_a_step(self.sampler.begin())
         place, self._begin = self._begin, Position(0, 0)
@@ -213,62 +190,65 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """A place as plain numbers and text."""
         if self.sampler:
             return self.sampler.state(place)
-        return {"samples": place.samples, "plan": self.source.plan} | self.shared
+        dealt = {"dealt": self.dealt} if self.dealt else {}
+        return {"samples": place.samples, "plan": self.source.plan} | dealt
 
     @property
     def dealt(self) -> str:
-        """How the rows of a batch are dealt to ranks, in the export and here, as text; "" if they are not."""
+        """How rows are dealt to ranks, in the export and here, as text; "" if they are not."""
         here = f"{self.step // self.micro_batch} x {self.micro_batch} at reading" if self.equal_ranks else ""
         stored = "" if isinstance(self.source, BalancedSampler) else self.source.dealt
         return ", ".join(filter(None, (stored, here)))
-
-    @property
-    def shared(self) -> dict[str, str]:
-        """Part of a state: `dealt`, where rows are."""
-        return {"dealt": self.dealt} if self.dealt else {}
 
     def _deal(self, first: int) -> NDArray[np.int64]:
         """The rows of the batch that begins at row `first`, by micro-step and rank, int64 (B,)."""
         if self._batch is None or self._batch[0] != first:
             assert not isinstance(self.source, BalancedSampler)
-            costs = self.source.costs(
-                range(first, min(first + self.batch, len(self.source))), padded=self._pads
-            )
-            if len(costs) < self.batch:
-                return np.arange(first, len(self.source))
+            costs = self.source.costs(range(first, first + self.batch), padded=self._pads)
             ranks = self.step // self.micro_batch
             dealt = deal_to_ranks(costs, ranks, self.micro_batch, padded=self._pads)
             self._batch = first, first + dealt.ravel()
         return self._batch[1]
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at positions [begin, end) of an iteration, which lie in one batch; past its end, the rows that fill up
-        the last step."""
+        """Rows at positions [begin, end) of an iteration, within one batch; past its end, the first rows."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
         first = begin // self.batch * self.batch
         if self.equal_ranks and first + self.batch <= len(self.source):
             return self._deal(first)[begin - first : end - first].tolist()
-        if end <= (rows := len(self.source)):
-            return range(begin, end)
-        return [position % rows for position in range(begin, end)]
+        rows = len(self.source)
+        return range(begin, end) if end <= rows else [position % rows for position in range(begin, end)]
 
 
-def _from_environment(name: str) -> int | None:
-    """
-    Raises:
-        InputError: the variable does not hold a whole number.
-    """
-    value = os.environ.get(name, "").strip()
-    if not value:
-        return None
-    try:
-        return int(value)
-    except ValueError:
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The rank and the world size, those not given from torch.distributed or torchrun's variables."""
+    started = torch.distributed.is_available() and torch.distributed.is_initialized()
+    numbers = []
+    for name, given, of_group in (("RANK", rank, "get_rank"), ("WORLD_SIZE", world_size, "get_world_size")):
+        if given is None and started:
+            given = getattr(torch.distributed, of_group)()
+        elif given is None and (value := os.environ.get(name, "").strip()):
+            try:
+                given = int(value)
+            except ValueError:
+                raise InputError(
+                    f"the environment variable {name} is {value!r}; expected a whole number, as torchrun sets it: "
+                    "unset it, or give rank and world_size"
+                ) from None
+        numbers.append(given)
+    rank, world_size = numbers
+    if rank is None and world_size in (None, 1):
+        return 0, 1
+    if rank is None or world_size is None:
         raise InputError(
-            f"the environment variable {name} is {value!r}; expected a whole number, as torchrun sets it: unset it, or "
-            "give rank and world_size"
-        ) from None
+            f"rank is {rank} and world_size is {world_size}; expected both, or every process would read the same rows: "
+            "set RANK and WORLD_SIZE as torchrun does (srun and mpirun give them other names), or give rank and "
+            "world_size"
+        )
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank is {rank} in a world of {world_size}; expected 0 <= rank < world_size")
+    return rank, world_size
 
 
 class MicroBatches(Iteration[Sequence[int]]):
@@ -287,11 +267,7 @@ class MicroBatches(Iteration[Sequence[int]]):
 
 
 def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
-    """Rows of the stream read so far, from a state: {"samples": rows of all ranks, "plan": the fingerprint}.
-
-    Raises:
-        InputError: the state is invalid, belongs to another export, or lies beyond the end of this one.
-    """
+    """Rows of the stream read so far, from a state: {"samples", "plan"}. Raises InputError for any other export's."""
     check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
         raise InputError(
@@ -312,16 +288,12 @@ class SequenceStream(IterableDataset[Any]):
 
     Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
     one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
-    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there;
-    every position costs the same. An iteration begins at the start, or once at a loaded state. equal_ranks: see
-    GlobalBatchSampler; rows of the plain form are then padded to the longest of the micro-batch only.
-
-    In another DataLoader (batch_size=None) each of n workers reads every n-th micro-batch, so that the loader yields
-    them in order. There StatefulDataLoader keeps a state for each worker, which is refused if the number of workers,
-    ranks or rows of a step differs.
+    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there.
+    With equal_ranks rows of the plain form are padded to the longest of the micro-batch only.
 
     Raises:
-        InputError, StoreError: see SequenceDataset and GlobalBatchSampler.
+        InputError, StoreError: see SequenceDataset and GlobalBatchSampler; an iteration refuses workers of another
+            loader.
     """
 
     def __init__(
@@ -334,10 +306,9 @@ class SequenceStream(IterableDataset[Any]):
         world_size: int | None = None,
         workers: int = 0,
         form: str = "plain",
-        native: bool = False,
         equal_ranks: bool = False,
     ) -> None:
-        self.dataset = SequenceDataset(path, form=form, native=native, trim=equal_ranks)
+        self.dataset = SequenceDataset(path, form=form, trim=equal_ranks)
         self.sampler = GlobalBatchSampler(
             self.dataset,
             batch,
@@ -359,42 +330,27 @@ class SequenceStream(IterableDataset[Any]):
         return self._blocks(batches, self._samples)
 
     def _blocks(self, batches: MicroBatches, samples: list[int]) -> Iterator[Any]:
-        """samples: of this iteration alone, the one number that it counts on."""
-        if worker := get_worker_info():
-            shared = worker.num_workers
-            blocks: Any = map(self.dataset.__getitems__, islice(batches, worker.id, None, shared))
-        else:
-            shared = 1
-            blocks = DataLoader(
-                self.dataset,
-                batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
-                num_workers=self.workers,
-                collate_fn=self.dataset.collate,
+        if get_worker_info():
+            raise InputError(
+                "a SequenceStream is read in the worker of a DataLoader, where every worker would read all of it; "
+                "iterate SequenceStream(..., workers=N) itself, or give the loader a SequenceDataset and a "
+                "GlobalBatchSampler"
             )
+        blocks: Any = DataLoader(
+            self.dataset,
+            batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
+            num_workers=self.workers,
+            collate_fn=self.dataset.collate,
+        )
         for block in blocks:
-            samples[0] = min(samples[0] + shared * self.sampler.step, self.sampler.end)
+            samples[0] = min(samples[0] + self.sampler.step, self.sampler.end)
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the iteration that was begun last; before it, the position where it will begin."""
-        state = {"samples": self._samples[0], "plan": self.dataset.export.plan}
-        return state | self.sampler.shared | self._share()
+        """The position of the iteration that was begun last; before it, where it will begin."""
+        return self.sampler.state(Position(0, self._samples[0]))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins the next iteration at a state. Raises InputError: see `samples_in`; also for another worker's
-        state."""
-        check_state(state, samples=int, plan=str)
-        if state.get("worker") != self._share().get("worker"):
-            raise InputError(
-                f"the state belongs to a worker's share, {state.get('worker')}, and this worker reads "
-                f"{self._share().get('worker')}; "
-                "keep the numbers of workers and ranks, or iterate SequenceStream(workers=...) itself, without a loader"
-            )
+        """Begins the next iteration at a state. Raises InputError: see `samples_in`."""
         self.sampler.load_state_dict(state)
         self._samples = [state["samples"]]
-
-    def _share(self) -> dict[str, Any]:
-        worker = get_worker_info()
-        if worker is None:
-            return {}
-        return {"worker": {"id": worker.id, "of": worker.num_workers, "step": self.sampler.step}}

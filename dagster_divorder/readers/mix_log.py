@@ -32,9 +32,9 @@ OTHERS = "(others)"
 class MixLog:
     """The mix of each step, by trait.
 
-    export: the folder of an export, or an open one. batch: rows of a global batch over all ranks; default: the plan's.
-    traits: names of the traits to log; default: all but `length`. most: values of a trait that are logged by name,
-    those with the most tokens; the rest is `(others)`.
+    export: the folder of an export in any format, or an open one. batch: rows of a global batch, over all ranks;
+    default: the plan's. traits: names of the traits to log; default: all but `length`. most: values of a trait that
+    are logged by name, those with the most tokens; the rest is `(others)`.
 
     `mix(step)`, for a step from 0, is a dict of plain numbers:
 
@@ -58,7 +58,7 @@ class MixLog:
     ) -> None:
         from scipy.sparse import csr_matrix
 
-        self.export = open_export(export) if isinstance(export, str | Path) else export
+        self.export = open_export(export, rows=False) if isinstance(export, str | Path) else export
         table, self.batch = self.export.table, batch or self.export.batch
         if unknown := [name for name in traits or () if name not in table.traits]:
             raise InputError(f"there is no trait {unknown[0]!r}; expected one of {', '.join(table.traits)}")

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.readers.export import Block, Export, open_exports
+from dagster_divorder.readers.export import Block, Export, open_export
 
 PERIOD = 100_000
 
@@ -38,8 +38,8 @@ class Mixture:
     stream may become longer.
 
     Raises:
-        InputError: see `open_exports`; or there is no pool, or a weight is invalid or too small. StoreError: see
-        `open_exports`.
+        InputError: see `open_export`; or pools differ in sequence length or tokenizer, there is none, or a weight is
+            invalid or too small. StoreError: see `open_export`.
     """
 
     def __init__(self, pools: Mapping[str | Path, float], *, sequences: int) -> None:
@@ -47,8 +47,18 @@ class Mixture:
             raise InputError(
                 f"a mixture of {len(pools)} pools and {sequences} sequences; expected one or more"
             )
-        self._exports = open_exports(pools)
+        self._exports = [open_export(path) for path in pools]
         first = self._exports[0]
+        for other in self._exports:
+            for name, ours, theirs in (
+                ("tokens of a sequence", first.length, other.length),
+                ("the tokenizer", *(each.manifest["tokenizer"].get("xxh3_128") for each in (first, other))),
+            ):
+                if ours != theirs:
+                    raise InputError(
+                        f"{first.path} and {other.path} differ in {name}: {ours} and {theirs}; export with the same "
+                        "sequence.length and model.base to read both together"
+                    )
         parts = _parts({str(path): weight for path, weight in pools.items()})
         self._parts = np.array(parts, np.int64)
         self._pool = np.array(quotas(parts), np.int32)
@@ -64,20 +74,15 @@ class Mixture:
         self.length, self.batch = first.length, first.batch
         self.padded = any(export.padded for export in self._exports)
         self.masked = any(export.trained for export in self._exports)
-        self.dtype = np.result_type(*(export.dtype for export in self._exports))
         self._sequences = sequences
 
     def __len__(self) -> int:
         return self._sequences
 
     def block(self, rows: Sequence[int]) -> Block:
-        """Rows of the stream, 0 <= row < sequences.
-
-        Raises:
-            IndexError: there is no such row.
-        """
+        """Rows of the stream, 0 <= row < sequences, else IndexError."""
         blocks = [(at, export.block(row.tolist())) for export, at, row in self._rows_of_pools(rows)]
-        ids = np.empty((len(rows), self.length), self.dtype)
+        ids = np.empty((len(rows), self.length), np.int32)
         for at, block in blocks:
             ids[at] = block.ids
 
@@ -127,15 +132,6 @@ class Mixture:
         for export, at, row in self._rows_of_pools(rows):
             costs[at] = export.costs(row, padded=padded)
         return costs
-
-    def read(self, samples: int) -> dict[str, float]:
-        """Passes through each pool within the first `samples` rows of the stream; all epochs of a pool are one pass."""
-        periods, rest = divmod(samples, len(self._pool))
-        rows = periods * self._parts + np.bincount(self._pool[:rest], minlength=len(self._parts))
-        return {
-            path: float(count) / len(export)
-            for path, count, export in zip(self.shares, rows.tolist(), self._exports, strict=True)
-        }
 
 
 def _parts(weights: Mapping[str, float]) -> list[int]:

@@ -1,33 +1,29 @@
 """The rows of a table in a balanced order, a new order each epoch, for any loader that takes a sampler.
 
-Letters: N rows, E epochs of the table in one iteration, B rows of a global batch, W ranks.
+Letters: N rows, B rows of a global batch.
 
 The first epoch has the order of `divorder.order`, later epochs the orders of `core.order.epochs`: a row comes again
 after nearly a whole epoch. With new seeds each epoch some rows would come again at once, and the training loss would
-dip and then jump. A position is (iteration, rows of it given to all ranks), so any other ranks can resume there.
+dip and then jump. A position is (epoch, rows of it given to all ranks), so any other ranks can resume there.
 
-Cost: one order an epoch, computed at its first row. Memory: two orders of N int64, the first epoch's and the last used,
-for any number of epochs, and the items (some 70 bytes a row for three columns of categories). Every rank computes the
-same order for itself. Known weakness: a sampler knows the rows drawn from it, not the rows given to the trainer; see
-`BalancedSampler`.
+Cost: one order an epoch, computed by every rank at its first row. Memory: two orders of N int64, and the items (some 70
+bytes a row for three columns of categories). Known weakness: a sampler knows the rows drawn from it, not the rows given
+to the trainer; see `BalancedSampler`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import Sampler
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.shards import check_state
-
-if TYPE_CHECKING:
-    from dagster_divorder.trainers.replay import Kept
 
 Item = TypeVar("Item", covariant=True)
 
@@ -49,11 +45,9 @@ class BalancedSampler(Sampler[int]):
         itself, or any table with a row for each of its items: `{"source": sources}`. The sampler reads it once and does
         not keep it.
     batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
-    epochs: E, by default 1: an iteration is one epoch. Several follow one another in one iteration, for trainers that
-        pass through a loader once.
 
-    After a completed iteration the next epoch follows. `set_epoch` sets any epoch; its order does not depend on earlier
-    reads.
+    An iteration is an epoch; after a completed one the next follows. `set_epoch` sets any epoch; its order does not
+    depend on earlier reads.
 
     A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
     drawn. In a DataLoader without workers these are the rows given to the trainer; workers draw ahead of it.
@@ -69,12 +63,12 @@ class BalancedSampler(Sampler[int]):
 
     path = "the table"
 
-    def __init__(
-        self, table: Any, by: Any, *, batch_size: int = 256, epochs: int = 1, **arguments: Any
-    ) -> None:
-        self.batch, self.epochs = whole_number("batch_size", batch_size, 1), whole_number("epochs", epochs, 1)
+    def __init__(self, table: Any, by: Any, *, batch_size: int = 256, **arguments: Any) -> None:
+        self.batch = whole_number("batch_size", batch_size, 1)
         if "batch" in arguments:
             raise InputError("batch is called batch_size here; give only batch_size")
+        if "epochs" in arguments:
+            raise InputError("epochs is given, and an iteration is one epoch; iterate again for the next")
         from dagster_divorder.tables.ordering import table_epochs
 
         self._planned = table_epochs(table, by, batch=self.batch, **arguments)
@@ -87,30 +81,25 @@ class BalancedSampler(Sampler[int]):
             "rows": self.rows,
             "by": _text(by),
             "batch_size": self.batch,
-            "epochs": self.epochs,
             **{name: _text(value) for name, value in arguments.items()},
         }
         """Part of a state, so that another sampler can name the arguments that differ."""
-        decided = repr((self.batch, self.epochs)).encode() + self._order.tobytes()
+        decided = repr((self.batch, 1)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
         self._begin: Position | None = None
         self.reading: Iteration[Any] | None = None  # begun last, here or by a sampler that reads this one
 
     def __len__(self) -> int:
-        """E x N, rows of one iteration."""
-        return self.epochs * self.rows
+        """N."""
+        return self.rows
 
     def __iter__(self) -> RowNumbers:
         self.reading = reading = RowNumbers(self)
         return reading
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next iteration, from 0. Drops a position inside another iteration.
-
-        Raises:
-            InputError: the number is not a whole number of 0 or more.
-        """
+        """Sets the number of the next iteration, from 0. Drops a position inside another iteration."""
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
             self.epoch, self._begin, self.reading = epoch, None, None
@@ -126,18 +115,9 @@ class BalancedSampler(Sampler[int]):
             self.set_epoch(epoch + 1)
 
     def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at positions [begin, end) of an iteration; past its end, the first rows of its last epoch."""
-        rows: list[int] = []
-        for turn in range(begin // self.rows, -(-end // self.rows)):
-            order = self.order(epoch * self.epochs + min(turn, self.epochs - 1))
-            before = turn * self.rows
-            rows += order[max(begin - before, 0) : end - before].tolist()
+        """Rows at positions [begin, end) of an epoch; past its end, its first rows."""
+        rows: list[int] = self.order(epoch).take(np.arange(begin, end), mode="wrap").tolist()
         return rows
-
-    def row_at(self, epoch: int, position: int) -> int:
-        """The row at one position of an iteration, as in `rows_at`."""
-        turn, at = divmod(position, self.rows)
-        return int(self.order(epoch * self.epochs + min(turn, self.epochs - 1))[at])
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the first and the last used."""
@@ -162,12 +142,7 @@ class BalancedSampler(Sampler[int]):
         return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
 
     def place(self, state: Mapping[str, Any]) -> Position:
-        """The position of a state.
-
-        Raises:
-            InputError: the state is invalid, belongs to another table or other arguments, or lies beyond the
-            iteration's end.
-        """
+        """The position of a state. Raises InputError for one of another table or other arguments, or past the end."""
         check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
         if state["plan"] != self.plan:
             theirs, ours = state["arguments"], self.arguments
@@ -187,42 +162,6 @@ class BalancedSampler(Sampler[int]):
                 f"of an epoch from 0"
             )
         return place
-
-    def under(self, positions: Sampler[int]) -> RowsAt:
-        """The rows at the positions that another sampler yields, such as TRL's RepeatSampler, which GRPO needs. The
-        other sampler decides repetitions and groups, this one the rows.
-
-        positions: a sampler of 0 to N - 1 that does not shuffle, over the trainer's data.
-
-        Raises:
-            InputError: the other sampler shuffles, or its data has another number of rows.
-        """
-        return RowsAt(self, positions)
-
-    def kept(self, batches: Iterable[Iterable[int]], epoch: int = 0) -> Kept:
-        """How many of the global batches that a trainer read have this sampler's rows: `kept(...).text`.
-
-        batches: row numbers of each optimizer step of an iteration, over all ranks, in the order of training: lists,
-        arrays or tensors; the last may be shorter. The order inside a batch has no meaning.
-
-        Raises:
-            InputError: there are no batches, or one before the last is of another size.
-        """
-        from dagster_divorder.trainers.replay import compare
-        from dagster_divorder.trainers.trainer import consecutive
-
-        read = [np.asarray(batch, np.int64).ravel() for batch in batches]
-        if not read or not read[0].size:
-            raise InputError("no batches are given; expected the row numbers of each step")
-        size = read[0].size
-        for at, batch in enumerate(read):
-            if batch.size > size or (batch.size < size and at < len(read) - 1):
-                raise InputError(
-                    f"batch {at} has {batch.size} rows and the first has {size}; expected the same number in each "
-                    f"but the last"
-                )
-        plan = np.array(self.rows_at(whole_number("epoch", epoch, 0), 0, len(self)))
-        return compare(*(consecutive(rows, size, drop_last=False) for rows in (np.concatenate(read), plan)))
 
 
 class Iteration(Iterator[Item]):
@@ -250,49 +189,11 @@ class RowNumbers(Iteration[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return sampler.row_at(self.epoch, self.samples - 1)
-
-
-class RowsAt(Sampler[int]):
-    """The rows of a BalancedSampler at the positions that another sampler yields; see `BalancedSampler.under`."""
-
-    def __init__(self, sampler: BalancedSampler, positions: Sampler[int]) -> None:
-        if getattr(positions, "shuffle", not isinstance(positions, SequentialSampler)):
-            raise InputError(
-                f"{type(positions).__name__} shuffles; expected positions in their order: set "
-                'train_sampling_strategy="sequential", for GRPO shuffle_dataset=False'
-            )
-        data = getattr(positions, "data_source", getattr(positions, "dataset", None))
-        if isinstance(data, Sized) and len(data) != len(sampler):
-            raise InputError(
-                f"{type(positions).__name__} has {len(data)} rows and the order {len(sampler)}; expected the same "
-                f"number: give BalancedSampler the data that the trainer reads"
-            )
-        self.sampler, self.positions = sampler, positions
-
-    def __len__(self) -> int:
-        return len(self.positions)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[int]:
-        reading = self.sampler.reading = RowNumbers(self.sampler)
-        if reading.samples:
-            raise InputError(
-                f"the loaded state is inside an epoch, after {reading.samples} rows; under another sampler expected "
-                f"an epoch's start: let the trainer skip the rows that it has read"
-            )
-        for position in self.positions:
-            reading.samples += 1
-            yield self.sampler.row_at(reading.epoch, position)
-        self.sampler.end(reading.epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `BalancedSampler.set_epoch`."""
-        self.sampler.set_epoch(epoch)
+        return int(sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0])
 
 
 def _text(value: Any) -> str:
     """An argument as text; if long, its beginning and a hash."""
     text = getattr(value, "__qualname__", None) or str(value)
-    if len(text) <= MAX_TEXT:
-        return text
-    return f"{text[:MAX_TEXT]}... {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... {digest}"

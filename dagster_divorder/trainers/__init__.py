@@ -1,4 +1,4 @@
-"""Models of what trainers do to an order, one trainer a file, and a table of others; no trainer is imported.
+"""Models of what trainers do to an order, and a table of trainers without one; no trainer is imported.
 
 `TRAINERS[name].default(reading)` and `.best(reading)` give the rows of each global batch; `compare` compares them with
 the plan.
@@ -9,18 +9,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.trainers import (
-    dataloader,
-    grain,
-    hf_trainer,
-    lightning,
-    litdata,
-    mds,
-    megatron,
-    nanotron,
-    olmo_core,
-    torchtitan,
-)
+from dagster_divorder.removed import VALUES
+from dagster_divorder.trainers import samplers
 from dagster_divorder.trainers.records import RECORD_READERS
 from dagster_divorder.trainers.replay import Kept, compare
 from dagster_divorder.trainers.trainer import Reading, Trainer, layout_for, rows_for_contiguous_ranks
@@ -39,17 +29,18 @@ __all__ = [
 TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer
     for trainer in (
-        megatron.TRAINER,
-        olmo_core.TRAINER,
-        hf_trainer.TRAINER,
-        hf_trainer.SFT,
-        torchtitan.TRAINER,
-        mds.TRAINER,
-        litdata.TRAINER,
-        dataloader.TRAINER,
-        grain.TRAINER,
-        lightning.TRAINER,
-        nanotron.TRAINER,
+        samplers.MEGATRON,
+        samplers.OLMO_CORE,
+        samplers.HF_TRAINER,
+        samplers.TRL,
+        samplers.TORCHTITAN,
+        samplers.TORCHTITAN_GRAIN,
+        samplers.MDS,
+        samplers.LITDATA,
+        samplers.DATALOADER,
+        samplers.GRAIN,
+        samplers.LIGHTNING,
+        samplers.DATATROVE,
         *RECORD_READERS,
     )
 }
@@ -71,7 +62,6 @@ OTHER_NAMES = {
     "torch": "dataloader",
     "pytorch": "dataloader",
     "torchdata": "dataloader",
-    "datatrove": "nanotron",
 }
 """What people call a trainer -> its name here."""
 
@@ -84,6 +74,8 @@ def trainer_named(name: str) -> Trainer:
     if name in TRAINERS:
         return TRAINERS[name]
     alike = name.lower().replace("_", "-")
+    if gone := VALUES["exports.trainer"].get(alike):
+        raise InputError(f"trainer {name!r} is no longer possible: {gone}")
     near = OTHER_NAMES.get(alike) or next(iter(get_close_matches(alike, TRAINERS, n=1)), None)
     meant = f"; did you mean {near!r}?" if near else ""
     raise InputError(f"trainer is {name!r}; expected one of {', '.join(TRAINERS)}{meant}")

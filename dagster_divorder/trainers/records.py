@@ -11,14 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dagster_divorder.trainers import hf_trainer
+from dagster_divorder.trainers.samplers import HF_TRAINER, sequential, shuffled_by_accelerate
 from dagster_divorder.trainers.trainer import Trainer
 
-_reader = partial(Trainer, default=hf_trainer.shuffled, resumes=hf_trainer.TRAINER.resumes)
+_reader = partial(Trainer, default=shuffled_by_accelerate, resumes=HF_TRAINER.resumes)
 CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
-ROWS_OF_A_RANK = (
-    "its state counts a rank's own rows, so another world size reads some rows twice and skips others"
-)
 
 
 def _trl(name: str, form: str, **options: Any) -> Trainer:
@@ -26,7 +23,7 @@ def _trl(name: str, form: str, **options: Any) -> Trainer:
         name=f"trl-{name.lower()}",
         title=f"TRL {name}Trainer",
         forms=(form,),
-        best=hf_trainer.sequential,
+        best=sequential,
         documented="https://huggingface.co/docs/transformers/main_classes/trainer (train_sampling_strategy)",
         lines=f"""\
 train_dataset = load_dataset("{{reader}}", data_files="{{pattern}}", split="train")
@@ -45,7 +42,7 @@ args = {name}Config(
 RECORD_READERS: tuple[Trainer, ...] = (
     _trl("DPO", "pairs"),
     _trl("Reward", "pairs"),
-    _trl("KTO", "prompt_completion", default=hf_trainer.sequential),
+    _trl("KTO", "prompt_completion", default=sequential),
     _reader(
         name="trl-grpo",
         title="TRL GRPOTrainer",
@@ -117,27 +114,6 @@ max_steps: {steps}
 """,
     ),
     _reader(
-        name="torchtune",
-        title="torchtune",
-        forms=CONVERSATIONS,
-        documented="https://meta-pytorch.org/torchtune/main/basics/custom_components.html (shuffle)",
-        lines="""\
-dataset:
-  _component_: torchtune.datasets.chat_dataset
-  source: {reader}
-  data_files: {pattern}
-  split: train
-  conversation_column: messages
-  conversation_style: openai
-  packed: False
-shuffle: False
-batch_size: {micro_batch}
-gradient_accumulation_steps: {accumulation}
-max_steps_per_epoch: {steps}
-""",
-        resumes=ROWS_OF_A_RANK,
-    ),
-    _reader(
         name="hf-streaming",
         title="datasets, streaming",
         formats=("parquet",),
@@ -147,27 +123,6 @@ dataset = load_dataset("parquet", data_dir="{pattern}", split="train", streaming
 dataset = split_dataset_by_node(dataset, rank, {world_size}, strategy="examples")
 loader = DataLoader(dataset, batch_size={micro_batch}, num_workers=1, drop_last=True)
 """,
-        resumes=ROWS_OF_A_RANK,
-    ),
-    _reader(
-        name="torchtitan-streaming",
-        title="torchtitan (streaming dataset)",
-        formats=("parquet",),
-        documented="https://github.com/pytorch/torchtitan/blob/main/docs/datasets.md",
-        lines="""\
-DATASETS["plan"] = DatasetConfig(
-    path="{pattern}",
-    # One source whatever the number of files, so that ranks share all files.
-    loader=lambda path: IterableDataset.from_generator(
-        load_dataset, gen_kwargs=dict(path="parquet", data_dir=path, split="train", streaming=True)
-    ),
-    sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
-)
-dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
-training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
-""",
-        reads_labels=False,
-        joins_rows=True,
-        resumes="refuses: it asserts the same data-parallel degree",
+        resumes="its state counts a rank's own rows, so another world size reads some rows twice and skips others",
     ),
 )

@@ -1,6 +1,6 @@
 """How much of an order a trainer keeps: compares its global batches with the plan's.
 
-Positions count sequences in the plan's order: position e * S + i is place i of epoch e.
+Position e * S + i is place i of epoch e in the plan's order.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Kept:
 
 def compare(batches: Rows, plan: Rows) -> Kept:
     """Compares the batches read with the plan's: the rows of each global batch, all epochs one after another, int64
-    (batches, B); -1 fills up an incomplete last batch.
-
-    Raises:
-        InputError: the two have batches of different sizes.
-    """
+    (batches, B); -1 fills up an incomplete last batch. Raises InputError for batches of different sizes."""
     if batches.ndim != 2 or plan.ndim != 2 or batches.shape[1] != plan.shape[1]:
         raise InputError(
             f"Batches of shape {batches.shape} cannot be compared with a plan of shape {plan.shape}: "
@@ -134,8 +130,7 @@ class Way:
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """How much of a plan a trainer keeps: with its defaults (`default`), at best with this export (`here`), and at best
-    with an export that is laid out for it (`best`). Each keeps at least as much as the one before. Of equally good
-    ways, `here` and `best` need the fewest settings."""
+    with an export that is laid out for it (`best`); of equally good ways the one with the fewest settings."""
 
     trainer: Trainer
     reading: Reading
@@ -147,47 +142,33 @@ class Replay:
 
 
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
-    """Replays a trainer's sampler over an export. asked: see `Shape.reading`.
-
-    Raises:
-        InputError: see `Shape.reading`.
-    """
+    """Replays a trainer's sampler over an export. asked, raises: see `Shape.reading`."""
     reading = export.reading(**asked)
-    default, with_lines = (_way(export, trainer, reading, lines=lines) for lines in (False, True))
-    here = best = max(default, with_lines, key=_kept)
+    ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)
+
+    def way(laid_out: Shape, lines: bool, *needs: str) -> Way:
+        rows = (trainer.best if lines else trainer.default)(laid_out.reading(**ranks))
+        read = np.where(rows < 0, -1, laid_out.positions()[rows])
+        return Way(
+            needs=", and ".join([*needs, *(["its lines"] if lines else [])]) or "nothing set",
+            lines=lines,
+            layout=laid_out.layout if needs else None,
+            kept=compare(read, plan),
+            read=read,
+        )
+
+    default, with_lines = way(export, False), way(export, True)
+    here = best = max(default, with_lines, key=lambda each: each.kept.kept)
     layout = layout_for(trainer.parts, reading.world_size, reading.micro_batch, max(1, reading.workers))
-    if not best.kept.in_order and layout != export.layout:
-        laid_out = replace(export, layout=layout)
-        if len(laid_out.positions()) >= export.batch:
-            best = max(best, _way(laid_out, trainer, reading, lines=True, layout=layout), key=_kept)
+    laid_out = replace(export, layout=layout)
+    if not best.kept.in_order and layout != export.layout and len(laid_out.positions()) >= export.batch:
+        relaid = way(laid_out, True, export_keys({"trainer": trainer.name, **layout}))
+        best = max(best, relaid, key=lambda each: each.kept.kept)
     lines = None
-    if best.lines or _kept(with_lines) == _kept(default):
+    if best.lines or with_lines.kept.kept == default.kept.kept:
         lines = export.configuration(trainer, reading)
     return Replay(trainer=trainer, reading=reading, default=default, here=here, best=best, lines=lines)
-
-
-def _kept(way: Way) -> int:
-    return way.kept.kept
-
-
-def _way(
-    export: Shape, trainer: Trainer, asked: Reading, *, lines: bool, layout: Layout | None = None
-) -> Way:
-    reading = export.reading(
-        world_size=asked.world_size, micro_batch=asked.micro_batch, workers=asked.workers, nodes=asked.nodes
-    )
-    rows = (trainer.best if lines else trainer.default)(reading)
-    read = np.where(rows < 0, -1, export.positions()[rows])
-    plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)
-    needs = [] if layout is None else [export_keys({"trainer": trainer.name, **layout})]
-    needs += ["its lines"] if lines else []
-    return Way(
-        needs=", and ".join(needs) or "nothing set",
-        lines=lines,
-        layout=layout,
-        kept=compare(read, plan),
-        read=read,
-    )
 
 
 def export_keys(given: Mapping[str, str | int]) -> str:

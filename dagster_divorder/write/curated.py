@@ -48,32 +48,11 @@ BESIDE = (
     "ordering_animation.mp4",
     "ordering_animation_umap.mp4",
 )
-"""Files beside an output that show it but are not part of it. The names of files that show an earlier output carry its
-date: `ordering_report-2026-11-26T151207.html`."""
-KEPT_BESIDE = 4
-"""Number of earlier outputs whose pages and films are kept."""
-_EARLIER = re.compile(
-    rf"(?:{'|'.join(name.partition('.')[0] for name in BESIDE)})-(\d{{4}}-\d\d-\d\d(?:T\d{{6}})?)\.\w+"
-)
-
-
-def is_beside(name: str) -> bool:
-    """Whether a file of this name lies beside an output and shows this or an earlier output."""
-    return name in BESIDE or bool(_EARLIER.fullmatch(name))
-
-
-def _date(earlier: str) -> str:
-    """The date in the name of a file that shows an earlier output; "" for other names."""
-    match = _EARLIER.fullmatch(earlier)
-    return match[1] if match else ""
+"""Files beside an output that show it but are not part of it. A run that replaces the output removes them."""
 
 
 def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
-    """Names in an output folder that this store may overwrite and remove. name: the manifest's name.
-
-    Raises:
-        InputError: the folder holds the output of another store.
-    """
+    """Names in an output folder that this store may overwrite and remove. name: the manifest's name."""
     manifest = read_manifest(place, name, replaced=True)
     noted = load_state(store).outputs.get(real_place(place))
     if not manifest:
@@ -88,7 +67,7 @@ def _own_names(store: Store, place: Place, name: str = MANIFEST) -> set[str]:
     by_manifest = {*manifest["files"], name}
     if noted is None:
         # The store was recreated, or the output was moved. The files beside it belong to this store too.
-        return by_manifest | set(filter(is_beside, folder_at(place).sizes()))
+        return by_manifest | {*BESIDE} & folder_at(place).sizes().keys()
     return by_manifest | set(noted)
 
 
@@ -99,13 +78,10 @@ def _setting(manifest: str) -> str:
 def refuse_strangers(
     store: Store, place: Place, wanted: Callable[[str], object], manifest: str = MANIFEST
 ) -> set[str]:
-    """Check that writing the `wanted` names into an output folder overwrites only files of this store.
-
-    Returns the names that the store may overwrite and remove.
+    """The names that the store may overwrite and remove in an output folder.
 
     Raises:
-        InputError: the folder holds a file of a `wanted` name that this store has not written, or another store's
-            output.
+        InputError: the folder holds a file of a `wanted` name that this store has not written, or another's output.
     """
     folder = writable_at(place)
     with folder.explaining():
@@ -133,11 +109,7 @@ def refuse_foreign_files(store: Store, settings: Settings) -> None:
 
 
 def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None:
-    """Write files of BESIDE next to an output; skips files whose bytes are unchanged.
-
-    Raises:
-        InputError: as `refuse_strangers`.
-    """
+    """Write files of BESIDE next to an output; skips unchanged ones. Raises: see `refuse_strangers`."""
     refuse_strangers(store, place, files.__contains__)
     _note(store, place, files)
     folder = writable_at(place)
@@ -157,7 +129,7 @@ def remove_beside(store: Store) -> list[str]:
         if not isinstance(folder, WritableFolder):
             continue
         with folder.explaining():
-            present = {*filter(is_beside, noted)} & folder.sizes().keys()
+            present = {*BESIDE} & {*noted} & folder.sizes().keys()
             own = present & _own_names(store, folder.place) if present else present
             folder.delete(own)
             removed += sorted(own)
@@ -184,10 +156,10 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
 
-    Use it as a context manager; its exit removes uncommitted files. expected_bytes: approximate size of the output, for
-    the message about a full disk. manifest: the manifest's name. extends: whether files of the published output may be
-    taken over. folder: where files are published; here: where they are written first, the same folder or a temporary
-    one. published: manifest entries of the files to take over, by name. staged: temporary names, by name.
+    A context manager; its exit removes uncommitted files. expected_bytes: about the output's size, for the message
+    about a full disk. manifest: the manifest's name. extends: whether files of the published output may be taken over.
+    folder: where files are published; here: where they are written first, the same folder or a temporary one.
+    published: manifest entries of the files to take over, by name. staged: temporary names, by name.
     """
 
     store: Store
@@ -233,11 +205,8 @@ class OutputFolder:
         Raises:
             StoreError: the disk is full or the folder not writable; the old output is still whole.
         """
-        self.entries[name] = self._write(name, write)
-
-    def _write(self, name: str, write: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
         with self.explaining(name):
-            return write_hashed(self.here, name, self._draw(name), write)
+            self.entries[name] = write_hashed(self.here, name, self._draw(name), write)
 
     def take_over(self, name: str, content: str) -> bool:
         """Reuse a whole published file whose entry has this `content`, without writing it again; returns whether there
@@ -283,49 +252,16 @@ class OutputFolder:
         progress: Progress | None = None,
         **needs: Any,
     ) -> None:
-        """Write files in workers by `write(item, file)`. items: by file name.
-
-        Raises:
-            StoreError: as `stage`.
-        """
+        """Write files in workers by `write(item, file)`. items: by file name. Raises: see `stage`."""
         tasks = [(name, self._draw(name), item) for name, item in items.items()]
         with self.explaining():
             entries = engine.each(partial(_write_staged, self.here, write), tasks, **needs)
             written = counted(progress or Silent(), "writing files", entries, len(tasks), "files")
             self.entries |= dict(zip(items, written, strict=True))
 
-    def keep_beside(self, date: str) -> tuple[list[str], list[str]]:
-        """Rename the files beside the output to names with a date; keep the files of the last KEPT_BESIDE outputs only.
-
-        Returns (new names, removed names). date: of the output that the files show, such as `2026-11-26T151207`. With
-        any other text the files are removed.
-
-        All files are copied before the first is removed, so a kill loses none.
-
-        Raises:
-            InputError, StoreError: as `commit`.
-        """
-        with self.folder.explaining():
-            present = _noted(self.store, self.path) & self.folder.sizes().keys()
-        shown = sorted(present & {*BESIDE})
-        if not shown:
-            return [], []
-        names = {f"-{date}.".join(name.split(".")): name for name in shown}
-        copies = {new: name for new, name in names.items() if date and _date(new) == date}
-        refuse_strangers(self.store, self.path, copies.__contains__)
-        _note(self.store, self.path, copies)
-        if copies:
-            self.folder.write({new: self.folder.read(name) for new, name in copies.items()})
-        earlier = {*filter(_date, present), *copies}
-        last = sorted(set(map(_date, earlier)))[-KEPT_BESIDE:]
-        dropped = [name for name in sorted(earlier) if _date(name) not in last]
-        dropped += [name for name in shown if name not in copies.values()]
-        with self.folder.explaining():
-            self.folder.delete([*shown, *dropped])
-        return sorted(copies.keys() - {*dropped}), dropped
-
     def commit(self, about: dict[str, Any]) -> dict[str, Any]:
-        """Publish every staged file, the manifest last; then remove files that only the old output had.
+        """Publish every staged file, the manifest last; then remove files that only the old output had. Files beside
+        another output are removed first.
 
         Returns the manifest: `about`, the store and the files.
 
@@ -336,27 +272,25 @@ class OutputFolder:
         owner = {"id": self.store.id, "path": self.store.real_place}
         manifest = about | {"store": owner, "files": self.entries}
         data = manifest_bytes(manifest)
-        self._write(self.manifest, lambda file: file.write(data))
+        with self.explaining(self.manifest):
+            write_hashed(self.here, self.manifest, self._draw(self.manifest), lambda file: file.write(data))
         own = refuse_strangers(self.store, self.path, self.staged.__contains__, self.manifest)
         # After a move of the output, the ledger lacks the names in the manifest.
         _note(self.store, self.path, own | self.staged.keys())
-        noted = _noted(self.store, self.path)
-        stale = {name for name in noted - {self.manifest, *self.entries} if not is_beside(name)}
+        stale = _noted(self.store, self.path) - {self.manifest, *self.entries, *BESIDE}
         with self.folder.explaining():
-            self._withdraw(manifest["key"])
+            replaced = read_manifest(self.path, self.manifest, replaced=True)
+            if replaced and replaced["key"] != manifest["key"]:
+                self.folder.delete({*BESIDE} & own)
+            if replaced and any(
+                replaced["files"].get(file, entry)["sha256"] != entry["sha256"]
+                for file, entry in self.entries.items()
+            ):
+                marked = manifest_bytes({**replaced, REPLACED_BY: manifest["key"]})
+                self.folder.write({self.manifest: marked})
             self.folder.publish(self.here.sources(self.staged), self.manifest, stale)
         tidy(self.store, self.path, self.entries, self.manifest)
         return manifest
-
-    def _withdraw(self, key: str) -> None:
-        """Mark the published manifest as replaced by `key`, if the commit changes a file that it names."""
-        manifest = read_manifest(self.path, self.manifest, replaced=True)
-        if manifest and any(
-            manifest["files"].get(file, entry)["sha256"] != entry["sha256"]
-            for file, entry in self.entries.items()
-        ):
-            marked = manifest_bytes({**manifest, REPLACED_BY: key})
-            self.folder.write({self.manifest: marked})
 
 
 def write_hashed(
@@ -386,10 +320,10 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     noted = _noted(store, path)
     folder = writable_at(path)
     with folder.explaining():
-        folder.delete([name for name in noted - kept if not is_beside(name)])
+        folder.delete(noted - kept - {*BESIDE})
         store.sweep(folder)
     # An up-to-date output may be read-only, so without leftovers nothing is written into it.
-    _note(store, path, kept | set(filter(is_beside, noted)), only=True)
+    _note(store, path, kept | (noted & {*BESIDE}), only=True)
 
 
 class HashedFile(io.RawIOBase):

@@ -4,9 +4,9 @@
     through files   arrays --gather--> a sorted file a group of arrays --merge, bucket by bucket--> output files
 
 A *run* is some consecutive values of one array: the bytes of a line, a row of a table, tokens of a document. A sorted
-file holds the runs of a group of arrays in output order, so a merge reads every file from its beginning to its end. A
-*bucket* is a range of output positions in one output file, and its part of a sorted file is a *piece*. If workers pay
-off, each sorted file and each output file is a call of the engine.
+file holds the runs of a group of arrays in output order. A *bucket* is a range of output positions in one output file,
+and its part of a sorted file is a *piece*. If workers pay off, each sorted file and each output file is a call of the
+engine.
 
 Guarantee: the same bytes for any number of workers, and of numbers also by both ways.
 Cost: some 5.5 processor seconds a GB through files; these take as much space as the output.
@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import isqrt
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -39,9 +39,10 @@ BUCKET_BYTES = 64 << 20
 """Bytes of a group or a bucket."""
 PIECE_BYTES = 64 << 10
 """Least mean bytes of a piece: where pieces would be smaller, groups and buckets are larger."""
+EXTENDED_SHARD_BYTES = 256 << 20
+"""Most bytes of a file of an output that appends extend, because its last file is written again each time."""
 SLICE_BYTES = 1 << 20
-"""Small, so that each slice reuses the last slice's memory. The system clears new pages, which costs more than the
-copy."""
+"""Small, so that each slice reuses the last slice's memory: the system clears new pages."""
 
 Values = Any
 """Numbers (n,), or rows of a table as a pa.StructArray."""
@@ -159,13 +160,9 @@ def permute(
     progress: Progress,
     unit: str,
 ) -> None:
-    """Stage files of permuted runs.
-
-    Args:
-        shards: consecutive files, by name.
-        through_files: whether runs pass through temporary files beside the output.
-        engine: opens the engine; called for several files of `workers_from` bytes or more in all.
-        unit: plural name of runs, for progress.
+    """Stage files of permuted runs. shards: consecutive files, by name. through_files: whether runs pass through
+    temporary files. engine: opens the engine, for several files of `workers_from` bytes or more in all. unit: plural
+    name of runs.
 
     Raises:
         StoreError: see `OutputFolder.stage`.
@@ -215,6 +212,29 @@ def permute(
     finally:
         with contextlib.suppress(StoreError), output.here.explaining():
             output.here.delete([name for name, _ in tasks])
+
+
+def stage_extended(
+    folder: OutputFolder,
+    files: Mapping[str, Shard],
+    stage: Callable[[Mapping[str, Shard]], None],
+    *,
+    content: Callable[[Shard], str],
+    note: Callable[[str], object],
+) -> None:
+    """Stage consecutive files by `stage`. If the folder extends a published output, new positions come last, so all
+    files before the first new file are taken over. content: returns a hash of all that decides a file's bytes."""
+    if not folder.extends:
+        stage(files)
+        return
+    contents = {name: content(file) for name, file in files.items()}
+    kept = {*takewhile(lambda name: folder.take_over(name, contents[name]), files)}
+    if kept:
+        note(f"{len(kept):,} of {len(files):,} files are unchanged")
+    if missing := {name: file for name, file in files.items() if name not in kept}:
+        stage(missing)
+    for name, hashed in contents.items():
+        folder.entries[name] = {**folder.entries[name], "content": hashed}
 
 
 def _write(write: WriteArrays, parts: Generator[Values, None, None], file: IO[bytes]) -> None:
@@ -318,8 +338,8 @@ class _Merge:
 
 
 def shard_limits(sizes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Output positions where shards end, for runs of these sizes, int (M,). A shard holds about `shard_bytes`, and at
-    least one run. Without runs there is one empty shard."""
+    """Output positions where shards of about `shard_bytes` end, for runs of these sizes, int (M,); at least one run a
+    shard, and one empty shard without runs."""
     ends = np.cumsum(sizes, dtype=np.int64)
     shards = -(-int(ends[-1]) // shard_bytes) if len(ends) else 1
     limits = np.searchsorted(ends, np.arange(1, shards) * shard_bytes, side="right")

@@ -21,7 +21,7 @@ from dagster_divorder.stages import open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
-from dagster_divorder.torch import Mixture, SequenceDataset, SequenceStream
+from dagster_divorder.torch import SequenceStream
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -136,64 +136,12 @@ def test_labels_are_those_of_the_documents(
     assert manifest["columns"] == ["labels"]
     assert 0 < trained < manifest["tokens"]
     padded = [row + [-100] * (64 - len(row)) for row in expected]
-    for name in ("parquet", "olmo"):
-        batches = list(SequenceStream(folder / name, batch=1))
-        assert [row for batch in batches for row in batch["labels"].tolist()] == padded
-        assert all(
-            ((label == token) | (label == -100)).all()
-            for label, token in ((batch["labels"], batch["input_ids"]) for batch in batches)
-        )
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"packing": {"method": "concat", "too_long": "cut"}, "sequence": {"length": 40, "batch": 4}},
-        {"exports": {"world_size": 2, "micro_batch": 2}, "sequence": {"epochs": 2}},
-        {"chats": {"train_on": "completion"}},
-    ],
-    ids=["concat", "ranks and epochs", "completion"],
-)
-def test_readers_give_the_labels_of_the_documents_under_every_setting(
-    sections: dict[str, Any], make: Make
-) -> None:
-    settings = make("parquet", texts=False, **sections)
-    run_all(settings, Silent())
-    path, expected = settings.exports.path / "parquet", slow_labels(settings)
-    plain, flattened = SequenceDataset(path), SequenceDataset(path, form="flattened")
-    assert 0 <= len(expected) - len(plain) < settings.sequence.batch
-    for position, row in enumerate(expected[: len(plain)]):
-        labels = plain[position]["labels"][0].tolist()
-        assert labels == row + [-100] * (len(labels) - len(row))
-        batch = flattened[position]
-        # No token of a document precedes its first.
-        row = [-100 if at in batch["cu_seq_lens_q"] else label for at, label in enumerate(row)]
-        assert batch["labels"][0].tolist() == row
-
-
-def test_a_mixture_trains_on_all_of_a_plain_export_and_on_the_mask_of_another(
-    make: Make, tmp_path: Path
-) -> None:
-    masked = make("parquet", texts=False)
-    run_all(masked, Silent())
-    plain = make(
-        "parquet",
-        texts=False,
-        chats={"train_on": "all"},
-        exports={"path": tmp_path / "all"},
-        store={"path": tmp_path / "store of all"},
-        output={"path": tmp_path / "curated all"},
-    )
-    run_all(plain, Silent())
-    paths = [settings.exports.path / "parquet" for settings in (masked, plain)]
-    assert "loss_mask" not in read_export_manifest(paths[1])
-    both = SequenceDataset(Mixture(dict.fromkeys(paths, 0.5), sequences=8))
-    alone = [SequenceDataset(path) for path in paths]
-    batch = both.__getitems__(range(8))
-    pools = both.export._pool[[0, 1] * 4].tolist()  # type: ignore[union-attr]
-    for row, pool in enumerate(pools):
-        assert batch["labels"][row].tolist() == alone[pool][row // 2]["labels"][0].tolist()
-    assert (alone[0][0]["labels"] == -100).sum() > (alone[1][0]["labels"] == -100).sum()
+    read = [row for batch in SequenceStream(folder / "parquet", batch=1) for row in batch["labels"].tolist()]
+    assert read == padded
+    masks = [np.fromfile(file, bool).reshape(-1, 64) for file in sorted((folder / "olmo").glob("*.mask"))]
+    assert np.concatenate(masks).tolist() == [
+        [label != -100 for label in row] for row in padded[: len(padded) // 2]
+    ]
 
 
 def test_another_mask_is_another_export_and_another_plan(make: Make) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.order.traits import Traits
-from dagster_divorder.readers.export import SOURCES
 from dagster_divorder.store.manifests import (
     EXPORT_VERSION,
     MASKED_VERSION,
@@ -24,11 +23,10 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.trainers import rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
 from dagster_divorder.write.exports.row_table import stage_row_table
+from dagster_divorder.write.exports.rows import Options
 from tests.write.exports.made import TAG, Folder, rows_of, runs_of
 
-NAMES = [name for name in SOURCES if name in FORMATS]
 Stream = list[list[list[int]]]
 """Of each row, each document's ids."""
 

@@ -21,7 +21,7 @@ from dagster_divorder.torch import (
     open_export,
 )
 from tests.conftest import examples
-from tests.readers.made import NAMES, write_export
+from tests.readers.made import write_export
 
 BATCH = 24
 LENGTHS = np.random.default_rng(0).lognormal(3, 1.2, 400).astype(int).clip(1, 64).tolist()
@@ -32,9 +32,8 @@ RANKS = [(1, 1), (2, 3), (4, 2), (8, 1), (3, 8), (2, 12)]
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("exports")
     for method in ("best_fit", "none"):
-        for name in NAMES:
-            corpus = {"lengths": LENGTHS, "length": 64, "method": method, "epochs": 2, "end_of_text": False}
-            write_export(folder / f"{method}-{name}", name, corpus, batch=BATCH)
+        corpus = {"lengths": LENGTHS, "length": 64, "method": method, "epochs": 2, "end_of_text": False}
+        write_export(folder / method, "parquet", corpus, batch=BATCH)
     return {path.name: path for path in folder.iterdir() if not path.name.startswith("_")}
 
 
@@ -54,12 +53,11 @@ def rows_read(
     return [[list(rank) for rank in step] for step in steps][begin:end]
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("world", "micro"), RANKS)
 def test_batches_keep_their_rows_and_ranks_wait_less(
-    exports: dict[str, Path], name: str, world: int, micro: int
+    exports: dict[str, Path], world: int, micro: int
 ) -> None:
-    path = exports[f"best_fit-{name}"]
+    path = exports["best_fit"]
     export = open_export(path)
     read = np.array(rows_read(path, world, micro)).reshape(-1, BATCH)
     whole = len(export) // BATCH * BATCH
@@ -78,7 +76,7 @@ def test_batches_keep_their_rows_and_ranks_wait_less(
 def test_a_training_goes_on_exactly(
     exports: dict[str, Path], before: tuple[int, int], after: tuple[int, int], part: float
 ) -> None:
-    path = exports["best_fit-parquet"]
+    path = exports["best_fit"]
     first, second = streams(path, *before), streams(path, *after)
     step, steps = before[0] * before[1], len(first[0])
     done = int(part * steps)
@@ -100,7 +98,7 @@ def test_a_training_goes_on_exactly(
 
 
 def test_a_state_inside_a_batch_is_for_rows_that_are_dealt_alike(exports: dict[str, Path]) -> None:
-    path = exports["best_fit-parquet"]
+    path = exports["best_fit"]
     plain = SequenceStream(path, world_size=2, rank=0, micro_batch=3)
     reader = iter(plain)
     next(reader)
@@ -111,7 +109,7 @@ def test_a_state_inside_a_batch_is_for_rows_that_are_dealt_alike(exports: dict[s
 
 
 def test_rows_that_are_not_packed_are_padded_to_their_micro_batch(exports: dict[str, Path]) -> None:
-    path = exports["none-parquet"]
+    path = exports["none"]
     blocks = [next(iter(stream)) for stream in streams(path, 2, 3)]
     for block in blocks:
         lengths = block["attention_mask"].sum(1)
@@ -127,7 +125,7 @@ def test_rows_that_are_not_packed_are_padded_to_their_micro_batch(exports: dict[
 
 
 def test_a_mixture_deals_the_rows_of_its_pools(exports: dict[str, Path]) -> None:
-    mixture = Mixture({exports["best_fit-parquet"]: 1, exports["best_fit-olmo"]: 2}, sequences=3 * BATCH)
+    mixture = Mixture({exports["best_fit"]: 1, exports["none"]: 2}, sequences=3 * BATCH)
     sampler = GlobalBatchSampler(
         SequenceDataset(mixture), micro_batch=4, rank=0, world_size=2, equal_ranks=True
     )

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.forms import FORMS
 from dagster_divorder.torch import SequenceDataset
-from dagster_divorder.write.exports import FORMATS
 from tests.conftest import examples
-from tests.readers.made import NAMES, Stream, exported
+from tests.readers.made import Stream, exported
 from tests.write.exports.made import masks_of, rows_of
 
 Row = dict[str, list[int]]
@@ -33,16 +32,11 @@ def slow_row(documents: list[list[int]], length: int, padding: int) -> Row:
         positions.append(positions[-1] + 1)
         real.append(0)
     labels = [after if is_token else -100 for after, is_token in zip(ids[1:], real[1:], strict=True)]
-    begins = [at for at, position in enumerate(positions) if position == 0]
-    bounds = begins + [length] * (length + 1 - len(begins))
-    longest = max(after - before for before, after in zip(begins, [*begins[1:], length], strict=True))
     return {
         "ids": ids,
         "positions": positions,
         "real": real,
         "next": labels,
-        "bounds": bounds,
-        "longest": [longest],
     }
 
 
@@ -59,17 +53,6 @@ def slow(form: str, rows: Stream, length: int, padding: int, padded: bool) -> An
         return {"input_ids": of("ids"), "labels": labels, "attention_mask": of("real")}
     if form == "torchtitan":
         return {"input": of("ids")[:, :-1], "positions": of("positions")[:, :-1]}, of("next")
-    if form == "megatron":
-        # The last token of a row has no label.
-        labels = torch.nn.functional.pad(of("next"), (0, 1), value=-100)
-        return {
-            "tokens": of("ids"),
-            "labels": labels.clamp(min=0),
-            "loss_mask": (labels != -100).to(torch.float32),
-            "position_ids": of("positions"),
-            "cu_seqlens": of("bounds").to(torch.int32),
-            "max_seqlen": of("longest")[:, 0].to(torch.int32),
-        }
     documents = [document for row in rows for document in row]
     ends = [0]
     for document in documents:
@@ -113,7 +96,7 @@ def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject
         "length": data.draw(st.integers(2, 6)),
         "method": data.draw(st.sampled_from(["concat", "best_fit"])),
     }
-    with exported(data.draw(st.sampled_from(NAMES)), corpus) as (path, stream):
+    with exported("parquet", corpus) as (path, stream):
         dataset = SequenceDataset(path, form=form)
         rows = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
         padding = dataset.export.manifest["tokenizer"]["padding"]
@@ -122,23 +105,6 @@ def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject
             dataset.collate(dataset.__getitems__(rows)),
             slow(form, wanted, corpus["length"], padding, dataset.export.padded),
         )
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("form", FORMS)
-def test_native_ids_are_those_of_the_files(form: str, name: str) -> None:
-    stored = {"parquet": torch.int32, "olmo": torch.uint16, "megatron": torch.uint16}[name]
-    with exported(name, {"lengths": [5, 9, 2], "length": 4, "method": "best_fit"}) as (path, stream):
-        rows = range(len(stream))
-        native = SequenceDataset(path, form=form, native=True).__getitems__(rows)
-        usual = SequenceDataset(path, form=form).__getitems__(rows)
-        native, usual = (batch[0] if isinstance(batch, tuple) else batch for batch in (native, usual))
-        ids = {"plain": "input_ids", "flattened": "input_ids", "torchtitan": "input", "megatron": "tokens"}[
-            form
-        ]
-        assert native[ids].dtype == stored
-        assert native[ids].tolist() == usual[ids].tolist()
-        assert set(usual) - set(native) == ({"labels"} if form == "plain" else set())
 
 
 @pytest.mark.slow
@@ -154,21 +120,16 @@ def test_the_flattened_form_is_transformers_own() -> None:
 
 
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:
-    with pytest.raises(
-        InputError, match="no form 'packed'; expected one of plain, flattened, torchtitan, megatron"
-    ):
+    with pytest.raises(InputError, match="no form 'packed'; expected one of plain, flattened, torchtitan"):
         SequenceDataset("nowhere", form="packed")
     with pytest.raises(InputError, match="collate was given a list of rows"):
         SequenceDataset.collate([{}, {}])
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["parquet", "olmo"])
 @settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
-def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(
-    form: str, name: str, data: st.DataObject
-) -> None:
+def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(form: str, data: st.DataObject) -> None:
     corpus = {
         "lengths": data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)),
         "length": data.draw(st.integers(2, 6)),
@@ -176,9 +137,9 @@ def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(
         "epochs": data.draw(st.integers(1, 2)),
     }
     masked = {**corpus, "masked": True}
-    rows = rows_of(**masked, index=FORMATS[name].epochs == "index")
+    rows = rows_of(**masked, index=False)
     masks = [masks_of(rows)[row] for row in rows.epochs.reshape(-1)]
-    with exported(name, corpus) as (plain_path, stream), exported(name, masked) as (path, _):
+    with exported("parquet", corpus) as (plain_path, stream), exported("parquet", masked) as (path, _):
         wanted = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
         expected = SequenceDataset(plain_path, form=form).__getitems__(wanted)
         length = corpus["length"]
@@ -188,14 +149,6 @@ def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(
         elif form == "flattened":
             flat = torch.tensor([[trained for row in wanted for trained in masks[row]]])
             expected["labels"] = expected["labels"].where(flat, torch.tensor(-100))
-        elif form == "torchtitan":
-            expected = (expected[0], expected[1].where(grid[:, 1:], torch.tensor(-100)))
         else:
-            counted = torch.nn.functional.pad(grid[:, 1:], (0, 1))
-            expected["labels"] = expected["labels"] * counted
-            expected["loss_mask"] = expected["loss_mask"] * counted
+            expected = (expected[0], expected[1].where(grid[:, 1:], torch.tensor(-100)))
         same(SequenceDataset(path, form=form).__getitems__(wanted), expected)
-        if form == "plain":
-            native = SequenceDataset(path, form=form, native=True).__getitems__(wanted)
-            assert native["loss_mask"].tolist() == grid.tolist()
-            assert "labels" not in native

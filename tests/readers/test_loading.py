@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers import loading
@@ -104,20 +103,6 @@ def test_workers_that_read_ahead_change_no_position(
     assert read == rows[:WHOLE]
 
 
-def test_an_iteration_begins_at_the_start_or_once_where_a_state_says(export: tuple[Path, list[Any]]) -> None:
-    path, rows = export
-    stream = SequenceStream(path, world_size=1, rank=0)
-    assert len(stream) == len(list(stream)) == WHOLE // BATCH
-    end = stream.state_dict()
-    assert end["samples"] == WHOLE
-    assert consumed([iter(stream)], 1) == rows[:BATCH]
-    stream.load_state_dict({"samples": BATCH, "plan": "0123"})
-    assert consumed([iter(stream)], 1) == rows[BATCH : 2 * BATCH]
-    assert consumed([iter(stream)], 1) == rows[:BATCH]
-    stream.load_state_dict(end)
-    assert not list(stream)
-
-
 def test_two_live_iterations_have_a_place_each_and_the_state_is_the_last_ones(
     export: tuple[Path, list[Any]],
 ) -> None:
@@ -143,44 +128,12 @@ def test_a_plain_loader_reads_what_its_sampler_says(export: tuple[Path, list[Any
     assert consumed([iter(DataLoader(dataset, 5, collate_fn=dataset.collate))], len(rows) // 5) == rows
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_a_stream_in_somebody_elses_loader_keeps_its_order_and_its_place(
-    export: tuple[Path, list[Any]], workers: int
-) -> None:
-    path, rows = export
-
-    def loader(micro_batch: int) -> StatefulDataLoader[Any]:
-        stream = SequenceStream(path, rank=0, world_size=1, micro_batch=micro_batch)
-        return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
-
-    first, second = loader(3), loader(3)
-    read = consumed([iter(first)], 7)
-    second.load_state_dict(first.state_dict())
-    read += consumed([rest := iter(second)], WHOLE // 3 - 7)
-    assert read == rows[:WHOLE]
-    assert next(rest, None) is None
-
-
-def test_a_state_of_a_workers_share_is_for_the_same_share(
+def test_a_stream_in_the_worker_of_another_loader_is_refused(
     export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_worker(number: int | None, count: int, micro_batch: int) -> SequenceStream:
-        worker = None if number is None else SimpleNamespace(id=number, num_workers=count)
-        monkeypatch.setattr(loading, "get_worker_info", lambda: worker)
-        return SequenceStream(export[0], rank=0, world_size=1, micro_batch=micro_batch)
-
-    stream = as_worker(1, 2, 3)
-    read = iter(stream)
-    assert next(read)["input_ids"].tolist() == export[1][3:6]
-    state = stream.state_dict()
-    stream = as_worker(1, 2, 3)
-    stream.load_state_dict(state)
-    assert next(iter(stream))["input_ids"].tolist() == export[1][9:12]
-    for other in ((0, 2, 3), (1, 3, 3), (1, 2, 4), (None, 0, 3)):
-        stream = as_worker(*other)
-        with pytest.raises(InputError, match="the state belongs to a worker's share"):
-            stream.load_state_dict(state)
+    monkeypatch.setattr(loading, "get_worker_info", lambda: SimpleNamespace(id=0, num_workers=2))
+    with pytest.raises(InputError, match=r"every worker would read all of it; iterate SequenceStream\("):
+        next(iter(SequenceStream(export[0], rank=0, world_size=1)))
 
 
 def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list[Any]]) -> None:
@@ -193,8 +146,6 @@ def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list
         for samples in (ROWS + 1, -1):
             with pytest.raises(InputError, match=f"the state counts {samples} samples, and .* has {ROWS}"):
                 take({"samples": samples, "plan": "0123"})
-    with pytest.raises(InputError, match=r"to a worker's share, \{'id': 0\}, and this worker reads None"):
-        stream.load_state_dict({"samples": 0, "plan": "0123", "worker": {"id": 0}})
 
 
 MALFORMED: list[Any] = [

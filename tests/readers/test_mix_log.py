@@ -12,7 +12,7 @@ import pytest
 from dagster_divorder.errors import InputError
 from dagster_divorder.torch import MixLog, SequenceDataset, open_export
 from dagster_divorder.write.exports import FORMATS
-from tests.readers.made import NAMES, write_export
+from tests.readers.made import write_export
 from tests.write.exports.made import rows_of, runs_of
 
 BATCH, LENGTH, EPOCHS = 4, 16, 2
@@ -20,7 +20,7 @@ LENGTHS = np.random.default_rng(1).integers(1, 40, 60).tolist()
 NAMES_OF = ("web", "books", "code")
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=FORMATS)
 def export(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import dagster_divorder as divorder
@@ -27,12 +26,10 @@ ROWS = random_rows(50)
 
 
 @cache
-def made(rows: int = 50, batch_size: int = 8, epochs: int = 1) -> bytes:
+def made(rows: int = 50) -> bytes:
     """Pickled, so that every test has a sampler at its start."""
     table = ROWS[:rows]
-    return pickle.dumps(
-        BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=batch_size, epochs=epochs)
-    )
+    return pickle.dumps(BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=8))
 
 
 def sampler(**arguments: int) -> BalancedSampler:
@@ -75,32 +72,18 @@ def test_a_loop_left_early_begins_the_same_epoch_again() -> None:
     assert list(one) == second
 
 
-def test_several_epochs_in_one_iteration_come_one_after_another() -> None:
-    four = orders(4, batch_size=7)
-    one = sampler(batch_size=7, epochs=2)
-    assert len(one) == 100
-    assert [list(one), list(one)] == [four[0] + four[1], four[2] + four[3]]
-    batches = list(GlobalBatchSampler(sampler(batch_size=7, epochs=2)))
-    assert [row for batch in batches for row in batch] == (four[0] + four[1])[:98]
-
-
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    epochs=st.sampled_from([1, 2]),
-    before=st.integers(0, 2),
-    stop=st.integers(0, 100),
-    again=st.integers(0, 100),
-)
-def test_a_sampler_goes_on_exactly_where_it_stopped(epochs: int, before: int, stop: int, again: int) -> None:
-    whole = orders(before + 2, epochs=epochs)
-    one = sampler(epochs=epochs)
+@given(before=st.integers(0, 2), stop=st.integers(0, 50), again=st.integers(0, 50))
+def test_a_sampler_goes_on_exactly_where_it_stopped(before: int, stop: int, again: int) -> None:
+    whole = orders(before + 2)
+    one = sampler()
     one.set_epoch(before)
     read: list[int] = []
     for rows in (stop, again):
         rows = min(rows, len(one) - len(read))
         read += islice(one, rows)
         state = json.loads(json.dumps(one.state_dict()))
-        one = sampler(epochs=epochs)
+        one = sampler()
         one.load_state_dict(state)
         assert one.state_dict() == state
         one.set_epoch(before)  # that which it is in: a trainer's loop says it
@@ -244,20 +227,6 @@ def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, 
     assert head + read(second, 21 - stop) == whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_plain_loader_counts_what_was_drawn(workers: int) -> None:
-    (order,) = orders(1)
-    one, reader = loaders(DataLoader, "sampler", workers)
-    read = [row for batch in islice(reader, 3) for row in batch.tolist()]
-    state = one.state_dict()
-    drawn = state["epoch"] * 50 + state["samples"]
-    assert drawn == 24 if workers == 0 else drawn > 24
-    again, reader = loaders(DataLoader, "sampler", workers)
-    again.load_state_dict({**state, "epoch": 0, "samples": 3 * 8})
-    assert read + [row for batch in reader for row in batch.tolist()] == order
-
-
 def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() -> None:
     first, second = orders(2)
     one = sampler()
@@ -275,9 +244,6 @@ def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() 
         InputError, match="9 samples, 1 of them in a batch of 8, where no step of 8 rows begins"
     ):
         iter(batches)
-    below = sampler()
-    list(islice(below.under(SequentialSampler(range(50))), 5))
-    assert below.state_dict()["samples"] == 5
 
 
 def test_an_epoch_set_forgets_a_place_in_another_one() -> None:
@@ -308,7 +274,6 @@ def with_other(**arguments: Any) -> dict[str, Any]:
         ({"by": "topic"}, r"by was topic and is \['topic', 'tags'\]"),
         ({"seed": 1}, "seed was 1 and is not given"),
         ({"batch_size": 9}, "batch_size was 9 and is 8"),
-        ({"epochs": 2}, "epochs was 2 and is 1"),
         ({"table": ROWS[::-1]}, "the values of the table differ"),
         ({"tokens": None}, "tokens was None and is tokens"),
     ],
@@ -347,7 +312,7 @@ def test_what_is_no_state_is_refused() -> None:
         ({"batch_size": 0}, "batch_size is 0; expected a whole number of 1 or more"),
         ({"batch_size": 2.0}, "batch_size is 2.0"),
         ({"batch_size": True}, "batch_size is True"),
-        ({"epochs": 0}, "epochs is 0; expected"),
+        ({"epochs": 2}, "epochs is given, and an iteration is one epoch"),
         ({"batch": 8}, "batch is called batch_size here"),
         ({"table": []}, "the table has no rows"),
         ({"table": {"topic": [], "tokens": []}}, "the table has no rows"),
@@ -356,63 +321,3 @@ def test_what_is_no_state_is_refused() -> None:
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         BalancedSampler(**{"table": ROWS, "by": "topic", "tokens": "tokens", **arguments})
-
-
-def test_epochs_out_of_range_are_refused() -> None:
-    one = sampler()
-    for epoch in (-1, 1.0, None):
-        with pytest.raises(InputError, match=f"epoch is {epoch}; expected a whole number of 0 or more"):
-            one.set_epoch(epoch)  # type: ignore[arg-type]
-
-
-def test_under_another_sampler_positions_become_rows() -> None:
-    first, second = orders(2)
-    one = sampler()
-    data = range(50)
-    below = one.under(SequentialSampler(data))
-    assert len(below) == 50
-    assert [list(below), list(below)] == [first, second]
-    below.set_epoch(0)
-    parts = [one.under(DistributedSampler(data, 2, rank, shuffle=False)) for rank in range(2)]
-    read = []
-    for part in parts:
-        one.set_epoch(0)
-        read.append(list(part))
-    assert read == [first[::2], first[1::2]]
-
-
-def test_under_another_sampler_a_place_inside_an_epoch_is_refused() -> None:
-    one = sampler()
-    next(iter(one))
-    one.load_state_dict(one.state_dict())
-    with pytest.raises(InputError, match="the loaded state is inside an epoch, after 1 rows"):
-        next(iter(one.under(SequentialSampler(range(50)))))
-
-
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        (lambda: RandomSampler(range(50)), "RandomSampler shuffles; .*train_sampling_strategy"),
-        (lambda: DistributedSampler(range(50), 1, 0), "DistributedSampler shuffles"),
-        (lambda: SequentialSampler(range(49)), "SequentialSampler has 49 rows and the order 50"),
-    ],
-)
-def test_a_sampler_that_would_lose_the_order_is_refused(positions: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sampler().under(positions())
-
-
-def test_batches_that_a_trainer_read_are_held_against_the_order() -> None:
-    one = sampler()
-    first, _ = orders(2)
-    steps = [first[at : at + 8] for at in range(0, 50, 8)]
-    assert one.kept(steps).text == "6 of 6 batches" and one.kept(steps).in_order
-    assert one.kept([step[::-1] for step in steps[:3]]).text == "3 of 6 batches"
-    assert one.kept(steps, epoch=1).kept == 0
-    shuffled = np.random.default_rng(0).permutation(50)
-    kept = one.kept(np.split(shuffled[:48], 6))
-    assert kept.text == "0 of 6 batches" and kept.first
-    with pytest.raises(InputError, match="no batches are given"):
-        one.kept([])
-    with pytest.raises(InputError, match="batch 1 has 3 rows and the first has 8"):
-        one.kept([steps[0], steps[1][:3], steps[2]])

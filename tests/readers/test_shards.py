@@ -45,15 +45,6 @@ def test_a_stream_of_shards_goes_on_where_it_stopped(sizes: list[int], epochs: i
     assert opened == [names[number % len(names)] for number in range(passed, epochs * len(names))]
 
 
-def test_two_live_iterations_have_a_place_each() -> None:
-    stream = ShardStream(["a", "b"], {"a": [0, 1, 2], "b": [3]}.__getitem__)
-    one = iter(stream)
-    assert next(one) == 0
-    other = iter(stream)
-    assert [next(other), next(one), next(one), next(one)] == [1, 1, 2, 3]
-    assert stream.state_dict() == {"shard": "a", "passed": 0, "offset": 2}
-
-
 def test_other_shards_are_refused() -> None:
     stream = ShardStream(["a", "b"], {"a": [1], "b": [2]}.__getitem__)
     with pytest.raises(InputError, match="the state is inside c, but b is at its place"):

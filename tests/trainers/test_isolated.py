@@ -13,8 +13,7 @@ import pytest
 
 from dagster_divorder.trainers import TRAINERS, Reading, rows_for_contiguous_ranks
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import Options, Rows
 from tests.trainers.environments import replay, run_isolated
 from tests.write.exports.made import TAG, Folder, blocks_of, masks_of, rows_of, runs_of
 

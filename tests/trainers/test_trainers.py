@@ -1,18 +1,30 @@
-"""Laws over all trainers: the best way reads the plan, a shuffled plan is noticed, what cannot be is refused."""
+"""Laws over all trainers and shapes of exports: the best way reads the plan, a shuffled plan is noticed, no best is
+worse than what is had for less, and what cannot be is refused."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.trainers import TRAINERS, Reading, Trainer, compare, rows_for_contiguous_ranks
+from dagster_divorder.trainers import (
+    TRAINERS,
+    Reading,
+    Trainer,
+    compare,
+    rows_for_contiguous_ranks,
+    trainer_named,
+)
+from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
 from tests.trainers.replay import RANKS_AND_MICRO_BATCHES
 
 EVERY = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
@@ -58,7 +70,7 @@ def test_the_best_way_reads_the_plan_and_a_shuffled_plan_is_noticed(
     assert noticed.first[0] == 0
 
 
-KEPT_BY_DEFAULT = {"nanotron", "trl-kto"}
+KEPT_BY_DEFAULT = {"trl-kto"}
 
 
 @EVERY
@@ -81,7 +93,7 @@ def test_batches_are_of_the_right_shape_and_hold_rows_of_the_export(trainer: Tra
         assert (read[0] >= 0).all()
 
 
-@pytest.mark.parametrize("name", ["axolotl", "llama-factory", "torchtune", "ms-swift"])
+@pytest.mark.parametrize("name", ["axolotl", "llama-factory", "ms-swift"])
 def test_steps_are_in_the_lines_of_trainers_that_no_test_runs(name: str) -> None:
     reading = Reading(rows=96, batch=16, world_size=2, micro_batch=4)
     lines = TRAINERS[name].configuration(reading, path="PLACE", prefix="train", sequence_length=33)
@@ -90,7 +102,7 @@ def test_steps_are_in_the_lines_of_trainers_that_no_test_runs(name: str) -> None
         return
     keys = yaml.safe_load(lines)
     assert keys["gradient_accumulation_steps"] == 2
-    assert keys.get("max_steps", keys.get("max_steps_per_epoch")) == 6
+    assert keys["max_steps"] == 6
 
 
 @pytest.mark.parametrize(
@@ -108,9 +120,134 @@ def test_a_reading_that_cannot_be_is_refused(changed: dict[str, Any], message: s
         Reading(**{"rows": 96, "batch": 16, **changed})
 
 
+def test_trainers_that_are_gone_or_misspelt_are_refused_with_what_to_use() -> None:
+    with pytest.raises(
+        InputError, match=r"'NanoTron' is no longer possible: .*datatrove reads the same files"
+    ):
+        trainer_named("NanoTron")
+    with pytest.raises(InputError, match=r"trainer is 'titan'; .*did you mean 'torchtitan'"):
+        trainer_named("titan")
+
+
 @pytest.mark.slow
 def test_the_models_load_no_trainer() -> None:
     code = "import dagster_divorder.trainers, sys; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"numpy", "dagster_divorder"} <= set(loaded.stdout.split())
     assert {"torch", "datasets", "scipy", "pydantic", "dagster"}.isdisjoint(loaded.stdout.split())
+
+
+FEW = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Of exports as settings can lay them."""
+    layout = draw(
+        st.just({})
+        | st.fixed_dictionaries({"world_size": FEW, "micro_batch": FEW, "workers": st.integers(1, 3)})
+    )
+    return Shape(
+        sequences=draw(st.integers(1, 80)),
+        epochs=draw(st.integers(1, 2)),
+        sequence_length=8,
+        batch=16,
+        layout=layout,
+    )
+
+
+ASKED = st.fixed_dictionaries(
+    {"world_size": FEW, "micro_batch": FEW, "workers": st.integers(0, 3), "nodes": st.just(1)}
+)
+
+
+def keeps(way: Way) -> tuple[bool, int]:
+    return way.kept.in_order, way.kept.kept
+
+
+@EVERY
+@given(shape=shapes(), asked=ASKED)
+def test_no_best_is_worse_than_what_is_had_for_less_and_each_can_be_had(
+    trainer: Trainer, shape: Shape, asked: dict[str, Any]
+) -> None:
+    assume(len(shape.positions()))
+    result: Replay = replay(shape, trainer, **asked)
+    assert keeps(result.default) <= keeps(result.here) <= keeps(result.best)
+    assert result.default.layout is result.here.layout is None and not result.default.lines
+    # Less is asked for where it gives as much.
+    assert (result.here is result.default) == (
+        keeps(result.here) == keeps(result.default)
+    ) or result.here.lines
+    assert (result.best is result.here) or keeps(result.best) > keeps(result.here)
+    # What it says of another layout it says of an export that has it.
+    if result.best.layout is not None:
+        again = replay(replace(shape, layout=result.best.layout), trainer, **asked)
+        assert keeps(again.here) >= keeps(result.best)
+    # The lines shown are those of the best, or do no harm.
+    if result.lines is None:
+        assert not result.best.lines
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "layout", [{}, {"world_size": 2, "micro_batch": 2, "workers": 1}], ids=["plan", "ranks"]
+)
+def test_every_order_can_be_kept_by_what_is_named(trainer: Trainer, layout: dict[str, int]) -> None:
+    """Of an export in the order of training as of one that lies for ranks; exactly as `needs` says."""
+    shape = Shape(sequences=99, epochs=2, sequence_length=8, batch=4, layout=layout)
+    best = replay(shape, trainer, world_size=2, micro_batch=2).best
+    assert best.kept.in_order
+    plan = np.append(np.arange(198), [-1, -1]).reshape(-1, 4)
+    assert compare(best.read, plan) == best.kept
+    if trainer.parts:
+        ranks = "exports.world_size = 2, exports.micro_batch = 2, exports.workers = 1"
+        keys = f'exports.trainer = "{trainer.name}", {ranks}, and its lines'
+        assert best.needs in ((keys,) if not layout else ("its lines", "nothing set"))
+
+
+PLAN = np.arange(20).reshape(5, 4)
+
+
+@given(count=st.integers(1, 12), size=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_it_counts_as_a_loop_over_sets_does(count: int, size: int, seed: int, data: st.DataObject) -> None:
+    """Rows that come several times among them, as they do where epochs are read from an index."""
+    random = np.random.default_rng(seed)
+    plan = random.integers(0, 2 * count, (count, size))
+    read = plan.copy()
+    for batch in data.draw(st.lists(st.integers(0, count - 1), max_size=3)):
+        read[batch] = random.integers(0, 2 * count, size)
+    read = random.permuted(read, axis=1)[: data.draw(st.integers(0, count))]
+
+    kept = compare(read, plan)
+    same = [sorted(a) == sorted(b) for a, b in zip(read.tolist(), plan.tolist(), strict=False)]
+    same += [False] * (len(plan) - len(read))
+    assert (kept.batches, kept.kept) == (len(plan), sum(same))
+    assert (kept.first[0] if kept.first else None) == (same.index(False) if False in same else None)
+
+
+@pytest.mark.parametrize(
+    ("read", "plan", "missing"),
+    [
+        (PLAN[:4], PLAN, 1),  # a whole batch was not read
+        (PLAN[:4], np.where(PLAN > 17, -1, PLAN), 0),  # an incomplete one was not
+        (np.where(PLAN > 17, 0, PLAN), np.where(PLAN > 17, -1, PLAN), 0),  # or was filled up
+        (PLAN[:3], np.where(PLAN > 17, -1, PLAN), 1),
+        (PLAN, PLAN[:4], 0),  # what the trainer fills up behind the plan
+        (PLAN[:0], PLAN, 5),
+    ],
+)
+def test_batches_left_out_and_batches_behind_the_plan(
+    read: NDArray[np.int64], plan: NDArray[np.int64], missing: int
+) -> None:
+    kept = compare(read, plan)
+    assert (kept.in_order, kept.batches - kept.kept) == (not missing, missing)
+    if missing:
+        assert kept.first is not None
+        assert (kept.first[0], kept.first[2].tolist()) == (len(read), [])
+    else:
+        assert kept.first is None
+
+
+def test_batches_of_another_size_are_refused() -> None:
+    with pytest.raises(InputError, match=r"\(10, 2\).*\(5, 4\).*for the same batch"):
+        compare(PLAN.reshape(10, 2), PLAN)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from dagster_divorder.trainers import TRAINERS, Reading
 from tests.conftest import write_jsonl
 from tests.trainers.replay import ascending, global_batches
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 ROWS, COMPLETIONS = 101, 8
 QUIET = {"bf16": False, "use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
@@ -135,3 +137,26 @@ def test_a_record_that_is_too_long_shifts_the_batches_unless_max_length_is_none(
         kept[way] = [ids[0] - 2 for ids in trainer.train_dataset["prompt_ids"]]
     assert kept["best"] == list(range(ROWS))
     assert kept["default"] == [row for row in range(ROWS) if row != 3]
+
+
+TEMPLATES = ("gemma", "glm4moe", "llama3", "phi3", "qwen2_5", "qwen3")
+SCRIPT = Path(__file__).parents[2] / "benchmarks/chats/trl_labels.py"
+OTHER_TURNS = {"glm4moe", "qwen2_5", "qwen3"}
+"""Templates to which TRL's training templates add trained text: the end of a turn, a line feed, empty thoughts."""
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    pytest.importorskip("trl")
+    spec = importlib.util.spec_from_file_location("trl_labels", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_labels_are_those_of_trl(name: str, benchmark: ModuleType, tmp_path: Path) -> None:
+    row = benchmark.compare(name, tmp_path, benchmark.conversations(12))
+    assert row["marks"] == row["completion"] == row["text"] == "12 of 12"
+    assert (row["own"] == "12 of 12") == (name not in OTHER_TURNS)

@@ -27,7 +27,7 @@ from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import ORDERS, TRAIN_ON, output_label
-from dagster_divorder.write.curated import is_beside
+from dagster_divorder.write.curated import BESIDE
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, rows_of, run_command
 from tests.faults.runner import REPORTING, Runner
@@ -161,7 +161,7 @@ def test_another_number_of_clusters_and_back_leaves_nothing_stale(walk: Walk) ->
         assert PAGE not in walk.made[step] and walk.made[step][kept] == walk.made[earlier][PAGE]
         earlier = "report, other k"
     first = walk.made["run, appended"]
-    back = {name: data for name, data in walk.made["run, first k"].items() if not is_beside(name)}
+    back = {name: data for name, data in walk.made["run, first k"].items() if name not in BESIDE}
     assert (
         {name for name in first if first[name] != back[name]}
         <= {"curated_meta.json"}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.write.curated import (
     BESIDE,
-    KEPT_BESIDE,
     OutputFolder,
     refuse_foreign_files,
     remove_beside,
@@ -129,93 +126,15 @@ def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_pat
     assert sorted(os.listdir(folder)) == sorted([MANIFEST, "curated.jsonl", BESIDE[0]])
 
 
-def replace_shown(store: LocalStore, folder: Path, date: str) -> tuple[list[str], list[str]]:
-    """Another output over one of this date; what `keep_beside` returns."""
+def test_what_shows_an_output_goes_when_another_replaces_it(store: LocalStore, folder: Path) -> None:
+    publish(store, folder, "curated.jsonl")
+    write_beside(store, folder, {BESIDE[0]: b"page", BESIDE[3]: b"film"})
+    publish(store, folder, "curated.jsonl", "order.npy")
+    assert (folder / BESIDE[0]).read_bytes() == b"page", "the same output, written again"
     with OutputFolder(store, folder) as output:
-        output.stage("curated.jsonl", lambda file: file.write(date.encode()))
-        moved = output.keep_beside(date)
-        output.commit(ABOUT)
-    return moved
-
-
-def test_what_shows_an_earlier_output_is_kept_under_its_date(store: LocalStore, folder: Path) -> None:
-    publish(store, folder, "curated.jsonl")
-    dates = ["2026-11-25", *(f"2026-11-26T0{hour}0000" for hour in range(KEPT_BESIDE + 1))]
-    for date in dates:
-        write_beside(store, folder, {BESIDE[0]: date.encode(), BESIDE[3]: b"film"})
-        kept, dropped = replace_shown(store, folder, date)
-        assert kept == sorted(
-            f"{stem}-{date}.{ending}" for stem, ending in (BESIDE[0].split("."), BESIDE[3].split("."))
-        )
-        assert (folder / kept[1]).read_text() == date
-        assert not {*BESIDE} & {*os.listdir(folder)}, "no page lies beside an output that it does not show"
-        assert replace_shown(store, folder, "2026-11-27") == ([], []), "an output that nothing shows"
-    assert [name for name in dropped if name.endswith("html")] == [f"ordering_report-{dates[1]}.html"]
-    pages = sorted(name for name in os.listdir(folder) if name.endswith("html"))
-    assert pages == [f"ordering_report-{date}.html" for date in dates[-KEPT_BESIDE:]]
-    # Made anew in its place, a store goes on with them, too.
-    shutil.rmtree(store.root)
-    again = LocalStore(store.root).open()
-    publish(again, folder, "curated.jsonl")
-    assert len(remove_beside(again)) == 2 * KEPT_BESIDE
+        output.stage("curated.jsonl", lambda file: file.write(b"other"))
+        output.commit({**ABOUT, "key": "1" * 32})
     assert sorted(os.listdir(folder)) == ["curated.jsonl", MANIFEST]
-
-
-@pytest.mark.parametrize("date", ["", "../../victim", "2026-11-26T1", "2026"])
-def test_what_shows_an_output_of_no_date_is_removed(date: str, store: LocalStore, folder: Path) -> None:
-    publish(store, folder, "curated.jsonl")
-    write_beside(store, folder, {BESIDE[0]: b"page"})
-    assert replace_shown(store, folder, date) == ([], [BESIDE[0]])
-    assert sorted(os.listdir(folder)) == ["curated.jsonl", MANIFEST]
-
-
-def test_a_page_of_others_under_an_earlier_name_is_not_overwritten(store: LocalStore, folder: Path) -> None:
-    publish(store, folder, "curated.jsonl")
-    write_beside(store, folder, {BESIDE[0]: b"page"})
-    mine = folder / "ordering_report-2026-11-26.html"
-    mine.write_text("mine")
-    with pytest.raises(InputError, match=f"{mine.name} is there and was not written by this store"):
-        replace_shown(store, folder, "2026-11-26")
-    assert mine.read_text() == "mine" and (folder / BESIDE[0]).read_bytes() == b"page"
-
-
-@pytest.mark.parametrize("point", range(12))
-def test_a_kill_while_pages_are_moved_loses_none(
-    point: int, store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(store, folder, "curated.jsonl")
-    pages = {BESIDE[0]: b"page", BESIDE[1]: b"cloud"}
-    write_beside(store, folder, pages)
-    changes = []
-
-    def dying(change: Callable[..., None]) -> Callable[..., None]:
-        def counted(*arguments: Any, **options: Any) -> None:
-            if len(changes) == point:
-                raise KeyboardInterrupt
-            changes.append(arguments)
-            change(*arguments, **options)
-
-        return counted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", dying(os.replace))
-        patch.setattr(Path, "unlink", dying(Path.unlink))
-        with contextlib.suppress(KeyboardInterrupt):
-            replace_shown(store, folder, "2026-11-26")
-
-    def showing(data: bytes) -> set[str]:
-        names = [name for name in os.listdir(folder) if not name.startswith(TEMPORARY)]
-        return {name for name in names if (folder / name).read_bytes() == data}
-
-    replaced = (folder / "curated.jsonl").read_bytes() == b"2026-11-26"
-    for name, data in pages.items():
-        earlier = "-2026-11-26.".join(name.split("."))
-        assert showing(data) <= {name, earlier} and showing(data)
-        assert not (replaced and name in showing(data))
-    replace_shown(store, folder, "2026-11-26")
-    assert sorted(os.listdir(folder)) == sorted(
-        ["curated.jsonl", MANIFEST, "cluster_cloud-2026-11-26.png", "ordering_report-2026-11-26.html"]
-    )
 
 
 def test_an_output_that_was_moved_is_tidied_too(store: LocalStore, folder: Path, tmp_path: Path) -> None:

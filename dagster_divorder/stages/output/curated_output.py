@@ -12,7 +12,7 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import IO, Any
 
@@ -21,7 +21,6 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -66,14 +65,14 @@ from dagster_divorder.store.ids import places, to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.write.curated import (
-    KEPT_BESIDE,
-    RECORDS,
-    OutputFolder,
-    tidy,
+from dagster_divorder.write.curated import RECORDS, OutputFolder, tidy
+from dagster_divorder.write.permute import (
+    EXTENDED_SHARD_BYTES,
+    Shard,
+    permute,
+    shard_limits,
+    stage_extended,
 )
-from dagster_divorder.write.extend import stage_extended
-from dagster_divorder.write.permute import Shard, permute, shard_limits
 from dagster_divorder.write.records import WriteRecords, permuted_records, stored, written
 
 META_VERSION = 2
@@ -149,7 +148,7 @@ def _write_curated_output(run: Run) -> Made:
     # In Dagster also where the exports were refused.
     refuse_to_reorder(run, fingerprint)
     record_plan(run, fingerprint, {str(folder): key})
-    manifest = _write(run, view, key, file, before)
+    manifest = _write(run, key, file, before)
     run.observed["written"] = True
     files = manifest["files"]
     figures = {
@@ -188,56 +187,49 @@ def _publish_output(run: Run, receipt: Receipt) -> None:
     }
 
 
-def _write(run: Run, view: View, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
+def _write(run: Run, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    """Write all files; returns the manifest. file: of the ids of the documents. before: the replaced manifest."""
+    import pyarrow.parquet as pq
+
+    settings, view = run.settings, run.view
     order, records = output_order(run), stream_records(run)
     sizes = compact(run.records.fragments.column(view.fragments, "size"))
     rows = order if records is None else records[order]
     size = int(sizes[rows].sum())
     # A large output also passes through temporary files.
     expected = size * (2 if size > MEMORY_BYTES else 1) + order.nbytes
-    with (
-        OutputFolder(
-            run.store, run.settings.output.path, expected, extends=run.settings.order.extends
-        ) as output,
-        ThreadPoolExecutor(1, thread_name_prefix="divorder-similarity") as thread,
-    ):
-        # Runs while the files are written, because it needs none of them.
-        similarity = thread.submit(_similarity, run, view)
+    with OutputFolder(run.store, settings.output.path, expected, extends=settings.order.extends) as output:
         _stage_records(run, rows, sizes, output)
-        output.stage("order.npy", lambda file: _save_npy(file, rows))
+        output.stage("order.npy", lambda file: np.save(file, rows))
+        # In row groups, so that a reader of some rows decodes few others.
+        columns = {name: row_array(column) for name, column in runs_of(load_packed(run), records).items()}
         output.stage(
-            "packed_sequences.parquet", lambda file: _write_columns(file, runs_of(load_packed(run), records))
+            "packed_sequences.parquet",
+            lambda file: pq.write_table(
+                pa.table(columns), pa.PythonFile(file, "w"), row_group_size=ROW_GROUP
+            ),
         )
-        output.stage("sequence_order.npy", lambda file: _save_npy(file, load_sequence_order(run)))
-        output.stage("rejects.jsonl", lambda file: file.write(run.read("raw_docs", "rejects")))
-        if run.settings.holds_out:
+        output.stage("sequence_order.npy", lambda file: np.save(file, load_sequence_order(run)))
+        others = {"rejects.jsonl": run.read("raw_docs", "rejects")}
+        if settings.holds_out:
             heldout = load_heldout(run)
-            output.stage(
-                "heldout.parquet", lambda file: file.write(pack_parquet(heldout_table(run, heldout), "zstd"))
-            )
-            output.stage("heldout_removed.jsonl", lambda file: file.write(removed_lines(run, heldout)))
-        if run.settings.selects:
-            output.stage("left_out.parquet", lambda file: file.write(pack_parquet(left_out(run), "zstd")))
+            others["heldout.parquet"] = pack_parquet(heldout_table(run, heldout), "zstd")
+            others["heldout_removed.jsonl"] = removed_lines(run, heldout)
+        if settings.selects:
+            others["left_out.parquet"] = pack_parquet(left_out(run), "zstd")
         manifest = _manifest(run, view, key)
-        if "plot" in run.settings.output.sidecars:
-            picture = run.read("diversity_metrics", "picture")
-            output.stage(PICTURE, lambda file: file.write(picture))
-        if before and before["key"] == key:
-            # A killed run wrote this same output: its delta is against the output before.
-            delta = before["delta"]
-        else:
-            delta = _delta(run, _ids(run, file), before)
-            # Before the commit, so that no page lies beside an output that it does not show.
-            kept, dropped = output.keep_beside(_written(before) if before else "")
-            if kept:
-                run.progress.note(f"pages and films of the replaced output are kept: {', '.join(kept)}")
-            if dropped:
-                run.progress.note(
-                    f"removed: {', '.join(dropped)}; pages and films of the last {KEPT_BESIDE} earlier outputs are kept"
-                )
-        return output.commit(
-            manifest | {"cosine_similarity": similarity.result(), "ids": file, "delta": delta}
-        )
+        if "plot" in settings.output.sidecars:
+            others[PICTURE] = run.read("diversity_metrics", "picture")
+        for name, data in others.items():
+            output.stage(name, partial(_write_bytes, data))
+        # A killed run may have begun to write this same output: its delta is against the output before.
+        same = before is not None and before["key"] == key
+        delta = before["delta"] if before and same else _delta(run, _ids(run, file), before)
+        return output.commit(manifest | {"cosine_similarity": _similarity(run), "ids": file, "delta": delta})
+
+
+def _write_bytes(data: bytes, file: IO[bytes]) -> None:
+    file.write(data)
 
 
 def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
@@ -249,7 +241,8 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     if view.kind == "parquet":
         schema = pa.ipc.read_schema(pa.py_buffer(run.read("raw_docs", "schema")))
     permutation = permuted_records(run.records, view, sizes, rows)
-    limits = shard_limits(permutation.sizes, OUTPUT_SHARD_BYTES)
+    shard_bytes = min(OUTPUT_SHARD_BYTES, EXTENDED_SHARD_BYTES) if output.extends else OUTPUT_SHARD_BYTES
+    limits = shard_limits(permutation.sizes, shard_bytes)
     write = WriteRecords(from_rows=schema is not None, schema=schema if kind == "parquet" else None)
     names = (
         [f"curated.{kind}"] if len(limits) == 1 else [f"curated-{n:05d}.{kind}" for n in range(len(limits))]
@@ -258,13 +251,13 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
     ids = run.records.ids(view.fragments) if output.extends else np.empty((0, 2), np.uint64)
 
-    def content(file: Shard, beside: bool) -> str:
+    def content(file: Shard) -> str:
         hashed = xxhash.xxh3_128_hexdigest(to_bytes(ids.take(rows[file.first : file.end], axis=0)))
         return content_hash(CURATED_OUTPUT.version, form, hashed)
 
-    def stage(files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
+    def stage(files: Mapping[str, Shard]) -> None:
         # Rows are added at the end, so rows of files that are not written again lie before the others.
-        before = min((file.first for file in files.values()), default=len(rows))
+        before = min(file.first for file in files.values())
         missing = permutation.within(slice(before, None))
         permute(
             missing,
@@ -277,26 +270,8 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
             unit="records",
         )
 
-    stage_extended(
-        output,
-        {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)},
-        stage,
-        note=run.progress.note,
-        content=content,
-        sizes=permutation.lengths if schema is None else None,
-    )
-
-
-def _write_columns(file: IO[bytes], columns: Mapping[str, np.ndarray]) -> None:
-    """Write int64 (n,) columns as one Parquet file, in row groups of ROW_GROUP rows."""
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: row_array(column) for name, column in columns.items()})
-    pq.write_table(table, pa.PythonFile(file, "w"), row_group_size=ROW_GROUP)
-
-
-def _save_npy(file: IO[bytes], array: np.ndarray) -> None:
-    np.lib.format.write_array(file, array, allow_pickle=False)
+    files = {name: Shard(first, end, write) for name, (first, end) in zip(names, spans, strict=True)}
+    stage_extended(output, files, stage, content=content, note=run.progress.note)
 
 
 def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
@@ -305,7 +280,17 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
     stages = [stage for stage in before if run.graph[stage].asset]
     figures = {stage: run.receipt(stage).figures for stage in stages}
     raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
-    drift = load_stationarity(run)
+    drift, packages = load_stationarity(run), {"python": platform.python_version()}
+    for name in PACKAGES:
+        # When `warm` runs, some are not installed yet.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            packages[name] = importlib.metadata.version(name)
+    diversity = {}
+    for name, measures in load_metrics(run).items():
+        prefix = {part: value for part, value in measures["prefix"].items() if part in ("mean", "worst")}
+        diversity[name] = {part: value for part, value in measures.items() if part != "curves"} | {
+            "prefix": prefix
+        }
     return {
         "meta_version": META_VERSION,
         "key": key,
@@ -339,7 +324,7 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
             **{name: packed[name] for name in (*PACKED, *LEFT_OUT) if name in packed},
         },
         "seed": settings.seed,
-        "diversity": {name: _without_curves(measures) for name, measures in load_metrics(run).items()},
+        "diversity": diversity,
         "stationarity": {
             "sequences": drift.sequences,
             "features": len(drift.features),
@@ -349,37 +334,16 @@ def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
         "cluster_names": load_names(run),
         "cluster_sizes": cluster_sizes(run).tolist(),
         "seconds": {stage: entry["seconds"] for stage, entry in figures.items()},
-        "versions": {"python": platform.python_version(), **_installed_packages()},
+        "versions": packages,
     }
 
 
-def _installed_packages() -> dict[str, str]:
-    """The versions of the installed PACKAGES; when `warm` runs, some are not installed yet."""
-    installed = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[name] = importlib.metadata.version(name)
-    return installed
-
-
-def _without_curves(figures: dict[str, Any]) -> dict[str, Any]:
-    prefix = {name: value for name, value in figures["prefix"].items() if name in ("mean", "worst")}
-    return {name: value for name, value in figures.items() if name != "curves"} | {"prefix": prefix}
-
-
-def _similarity(run: Run, view: View) -> dict[str, Any]:
+def _similarity(run: Run) -> dict[str, Any]:
     """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
     from dagster_divorder.core.vectors.similarity import cosine_statistics
 
-    rows = np.sort(records_by_text(run.records, view, SIMILARITY_SAMPLE))
-    return dict(cosine_statistics(load_space(run).rows(view, rows)))
-
-
-def _written(manifest: dict[str, Any]) -> str:
-    """When an output was written, in the form of file names."""
-    # Manifests of earlier versions have no time.
-    parts = [manifest.get("date", ""), manifest.get("time", "").replace(":", "")]
-    return "T".join(filter(None, parts))
+    rows = np.sort(records_by_text(run.records, run.view, SIMILARITY_SAMPLE))
+    return dict(cosine_statistics(load_space(run).rows(run.view, rows)))
 
 
 def _ids(run: Run, file: str) -> np.ndarray:
@@ -435,7 +399,10 @@ def _every_record_in_output(run: Run) -> Finding:
             records, left_out = records[order], len(records) - len(order)
         read = np.bincount(records, minlength=len(run.view))
         planned = stored(run.records, run.view, read, as_json=rendered)
-    passed = output == planned
+    passed, differs = output == planned, f"the same number, but others, hash {output.hashes:032x}"
+    for unit in ("bytes", "records"):
+        if getattr(output, unit) != getattr(planned, unit):
+            differs = f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
     times = "it is trained on" if run.settings.repeats or left_out else "in the input"
     but = f" but the {left_out:,} that are in no sequence" if left_out else ""
     return Finding(
@@ -443,7 +410,7 @@ def _every_record_in_output(run: Run) -> Finding:
         text=f"All {planned.records:,} accepted records{but} are in the output, each as often as {times} "
         f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
         if passed
-        else f"The output does not hold the accepted records: {_difference(output, planned)}.",
+        else f"The output does not hold the accepted records: {differs}.",
         remedy=remedy,
         figures={
             "records": output.records,
@@ -454,13 +421,6 @@ def _every_record_in_output(run: Run) -> Finding:
             "planned_multiset_hash": f"{planned.hashes:032x}",
         },
     )
-
-
-def _difference(output: Multiset, planned: Multiset) -> str:
-    for unit in ("records", "bytes"):
-        if getattr(output, unit) != getattr(planned, unit):
-            return f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
-    return f"the same number, but others (hash of the multiset {output.hashes:032x}, expected {planned.hashes:032x})"
 
 
 def _show_curated_output(run: Run, receipt: Receipt) -> Shown:

@@ -8,7 +8,6 @@ date stays unchanged, whatever other formats are set.
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.ranks import arranged, deal_to_ranks, slowest_rank
-from dagster_divorder.core.spans import Spans
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import TOKENIZER, TOKENIZER_FILES
 from dagster_divorder.pipeline.published import record_plan
@@ -61,17 +59,16 @@ from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ran
 from dagster_divorder.trainers.replay import Shape, export_keys, replay
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.megatron import MEGATRON
 from dagster_divorder.write.exports.parquet import PARQUET
 from dagster_divorder.write.exports.row_table import stage_row_table
-from dagster_divorder.write.exports.rows import Rows, Tokens
+from dagster_divorder.write.exports.rows import Format, Options, Rows, Tokens
+from dagster_divorder.write.permute import EXTENDED_SHARD_BYTES
 
 EXPORT_SHARD_BYTES = 1 << 30
 """Approximate bytes of a file; Megatron reads one file."""
 
 TAG_DIGITS = 8
-KEEP_THE_ORDER = "trainers_keep_the_order"
 
 
 def _write_exports(run: Run) -> Made:
@@ -173,11 +170,7 @@ def stored_tokens(run: Run) -> Tokens:
 
 
 def _rows(run: Run, format: Format, plan: PackedSequences, order: np.ndarray, tokens: Tokens) -> Rows:
-    """The rows of an export. order: of the plan's sequences, int64 (E, S).
-
-    Raises:
-        InputError: `exports.world_size` and its like ask for more sequences than there are.
-    """
+    """The rows of an export. order: of the plan's sequences, int64 (E, S)."""
     if format.epochs == "index":
         # Dealt batches may cross the end of an epoch, and hold a sequence of the next one.
         sequence = order[0] if len(order) == 1 else load_sequence_order(run)[0]
@@ -204,7 +197,7 @@ def _layout(settings: Settings, format: Format) -> dict[str, int]:
 
 def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, counted: RunCounter) -> None:
     """Write an export. planned: rows of the plan, over all epochs. traits, counted: of the stream's items."""
-    folder = _folder(run, format.name)
+    folder, extends = _folder(run, format.name), run.settings.order.extends
     left_out = 0 if format.epochs == "index" else planned - len(rows)
     if left_out:
         run.progress.note(
@@ -213,26 +206,21 @@ def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, c
         )
     options = Options(
         tag=_tag(run, format),
-        shard_bytes=EXPORT_SHARD_BYTES,
+        shard_bytes=min(EXPORT_SHARD_BYTES, EXTENDED_SHARD_BYTES) if extends else EXPORT_SHARD_BYTES,
         batch=run.settings.sequence.batch,
         labels=has_loss_mask(run.settings),
     )
-    started = time.perf_counter()
     size = 4 * int(rows.tokens.sum())
-    extends = run.settings.order.extends
     with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, traits, counted)
         for name, data in _tokenizer(run).items():
             output.stage(NEIGHBOUR + name, lambda file, data=data: file.write(data))  # type: ignore[misc]
-        files = output.commit({**_manifest(run, format, rows, left_out), **of_format})["files"]
-    rate = sum(entry["bytes"] for entry in files.values()) / 1e6 / (time.perf_counter() - started)
-    run.observed[f"{format.name}_megabytes_per_second"] = round(rate, 1)
+        output.commit({**_manifest(run, format, rows, left_out), **of_format})
 
 
 def _tokenizer(run: Run) -> dict[str, bytes]:
-    """The tokenizer's files that lie beside each export, by name; they hold the template that rendered
-    conversations."""
+    """The tokenizer's files beside each export, by name; they hold the template that rendered conversations."""
     if "tokenizer" not in run.memo:
         files = run.fit("base_model")
         run.memo["tokenizer"] = {name: files[name] for name in TOKENIZER_FILES if name in files}
@@ -242,8 +230,12 @@ def _tokenizer(run: Run) -> dict[str, bytes]:
 
 def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, Any]:
     settings, tokens, mask = run.settings, rows.stored, {}
-    if rows.trained:
-        mask = {"loss_mask": {"train_on": settings.chats.train_on, **_trained_figures(rows.trained, rows)}}
+    if trained := rows.trained:
+        mask["loss_mask"] = {
+            "train_on": settings.chats.train_on,
+            "trained_tokens": int((trained.last - trained.first).sum()),
+            "untrained_rows": len(rows) - len(distinct_values(trained.first // rows.length)),
+        }
     return {
         "key": _key(run, format),
         "prefix": f"train-{_tag(run, format)}",
@@ -275,15 +267,6 @@ def _manifest(run: Run, format: Format, rows: Rows, left_out: int) -> dict[str, 
         "sequence": settings.sequence.model_dump(),
         "order": settings.order.written,
         "seed": settings.seed,
-    }
-
-
-def _trained_figures(trained: Spans, rows: Rows) -> dict[str, int]:
-    """The number of trained tokens, and of rows without one."""
-    with_trained = len(distinct_values(trained.first // rows.length))
-    return {
-        "trained_tokens": int((trained.last - trained.first).sum()),
-        "untrained_rows": len(rows) - with_trained,
     }
 
 
@@ -327,7 +310,8 @@ def plan_fingerprint(run: Run) -> str:
         [run.receipt(stage).facts[CONTENT] for stage in stages],
         run.receipt("token_counts").key,
         end_of_text(run),
-        *_trained_on(run.settings),
+        # So that exports without a mask keep their keys.
+        *([run.settings.chats.train_on] if has_loss_mask(run.settings) else []),
     )
 
 
@@ -335,11 +319,6 @@ def end_of_text(run: Run) -> int | None:
     """The id of the token after every document; None without one."""
     eos: int | None = run.receipt("base_model").facts["special"]["eos"]
     return eos if run.settings.packing.end_of_text else None
-
-
-def _trained_on(settings: Settings) -> tuple[str, ...]:
-    """The loss mask's part of a key; empty without a mask, so that such exports keep their keys."""
-    return (settings.chats.train_on,) if has_loss_mask(settings) else ()
 
 
 def _key(run: Run, format: Format) -> str:
@@ -374,21 +353,17 @@ def _folder(run: Run, name: str) -> Place:
 def _lacks_each(run: Run) -> dict[str, str]:
     """Format -> why `exports.path` does not hold its export."""
     if "lacks" not in run.memo:
-        formats = run.settings.exports.formats
-        run.memo["lacks"] = {name: why for name in formats if (why := _lacks_format(run, name))}
+        run.memo["lacks"] = lacks = {}
+        for name in run.settings.exports.formats:
+            folder = _folder(run, name)
+            manifest = read_manifest(folder, EXPORT_MANIFEST)
+            if manifest is None:
+                lacks[name] = f"exports.path holds no {name}"
+            elif manifest["key"] != _key(run, FORMATS[name]):
+                lacks[name] = f"{name} is of another plan or other settings"
+            elif not is_published(run, "exports", folder, manifest["files"]):
+                lacks[name] = f"files of {name} are gone or altered"
     return run.memo["lacks"]
-
-
-def _lacks_format(run: Run, name: str) -> str | None:
-    folder = _folder(run, name)
-    manifest = read_manifest(folder, EXPORT_MANIFEST)
-    if manifest is None:
-        return f"exports.path holds no {name}"
-    if manifest["key"] != _key(run, FORMATS[name]):
-        return f"{name} is of another plan or other settings"
-    if is_published(run, "exports", folder, manifest["files"]):
-        return None
-    return f"files of {name} are gone or altered"
 
 
 def _publish_exports(run: Run, receipt: Receipt) -> None:
@@ -400,17 +375,30 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
 
 
 def _check_settings(run: Run) -> None:
-    """Check that formats can hold the loss mask, and no foreign file would be overwritten."""
-    _refuse_unmasked(run.settings)
-    trainer = run.settings.exports.trainer
-    if trainer and (why := unread(trainer_named(trainer), run.settings)):
-        raise InputError(f"exports.trainer is {trainer!r}, and {why}; name another, or none")
-    for name in run.settings.exports.formats:
+    """Refuses what a format cannot hold, what the trainer cannot read, and to overwrite a foreign file."""
+    settings, named = run.settings, run.settings.exports.trainer
+    formats, train_on = [FORMATS[name] for name in settings.exports.formats], settings.chats.train_on
+    if "pairs" in settings.forms and formats:
+        refused = ", ".join(repr(format.name) for format in formats)
+        raise InputError(
+            f"exports.formats names {refused}, but a sequence of tokens cannot hold a pair of answers; leave it out: "
+            "preference trainers read the curated output and tokenise it themselves"
+        )
+    refused = ", ".join(repr(format.name) for format in formats if not format.masks)
+    if refused and has_loss_mask(settings):
+        able = ", ".join(format.name for format in FORMATS.values() if format.masks)
+        raise InputError(
+            f"exports.formats names {refused}, which cannot mark the tokens that chats.train_on = {train_on!r} leaves "
+            f'untrained; use a format that can: {able}, or set chats.train_on = "all"'
+        )
+    if named and (why := unread(trainer_named(named), settings)):
+        raise InputError(f"exports.trainer is {named!r}, and {why}; name another, or none")
+    for format in formats:
         beside = "|".join(map(re.escape, ("manifest.json", *TOKENIZER_FILES)))
         written = re.compile(
-            rf"{FORMATS[name].names}|{NEIGHBOUR}({beside}|train\..*({re.escape(TRAINED)}|{re.escape(ROWS)}))"
+            rf"{format.names}|{NEIGHBOUR}({beside}|train\..*({re.escape(TRAINED)}|{re.escape(ROWS)}))"
         )
-        refuse_strangers(run.store, _folder(run, name), written.fullmatch, EXPORT_MANIFEST)
+        refuse_strangers(run.store, _folder(run, format.name), written.fullmatch, EXPORT_MANIFEST)
 
 
 def unread(trainer: Trainer, settings: Settings) -> str:
@@ -426,29 +414,6 @@ def unread(trainer: Trainer, settings: Settings) -> str:
         train_on = settings.chats.train_on
         return f"{trainer.formats[0]} cannot say that chats.train_on = {train_on!r} leaves tokens untrained"
     return trainer.obstacle(masked=masked, short_rows=settings.packing.pads)
-
-
-def _refuse_unmasked(settings: Settings) -> None:
-    """
-    Raises:
-        InputError: a format cannot hold the loss mask or the two answers of pairs.
-    """
-    formats = [FORMATS[name] for name in settings.exports.formats]
-    if "pairs" in settings.forms and formats:
-        refused = ", ".join(repr(format.name) for format in formats)
-        raise InputError(
-            f"exports.formats names {refused}, but a sequence of tokens cannot hold a pair of answers; leave it out: "
-            "preference trainers read the curated output and tokenise it themselves"
-        )
-    if not has_loss_mask(settings):
-        return
-    if refused := ", ".join(repr(format.name) for format in formats if not format.masks):
-        able = ", ".join(format.name for format in FORMATS.values() if format.masks)
-        raise InputError(
-            f"exports.formats names {refused}, which cannot mark the tokens that chats.train_on = "
-            f"{settings.chats.train_on!r} leaves untrained; use a format that can: {able}, or set "
-            'chats.train_on = "all"'
-        )
 
 
 def _show_exports(run: Run, receipt: Receipt) -> Shown:
@@ -486,7 +451,8 @@ def _exports_are_whole(run: Run) -> Finding:
 def _trainers_keep_the_order(run: Run) -> Finding:
     """Replays the samplers of the trainers that read these exports, with their default and with their best
     configuration (docs/decisions/trainers.md)."""
-    rows, unordered = [], []
+    rows: list[dict[str, Any]] = []
+    unordered = []
     for name in run.settings.exports.formats:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
@@ -496,25 +462,23 @@ def _trainers_keep_the_order(run: Run) -> Finding:
                 text=f"{file_at(folder, EXPORT_MANIFEST)} is missing or incomplete.",
                 remedy="materialise exports again, which then writes this format",
             )
-        trainers = [trainer for trainer in TRAINERS.values() if name in trainer.formats]
-        if trainers:
-            shape = Shape.of(manifest, str(folder))
-            # If ranks read contiguous parts, their number is the one that the rows are laid out for.
-            ranks = shape.layout.get("world_size", 1)
-            replays = [
-                replay(shape, trainer, world_size=ranks if trainer.parts else None) for trainer in trainers
-            ]
-            rows += [
-                {
+        shape, ordered = Shape.of(manifest, str(folder)), False
+        # If ranks read contiguous parts, their number is the one that the rows are laid out for.
+        ranks = shape.layout.get("world_size", 1)
+        for trainer in TRAINERS.values():
+            if name in trainer.formats:
+                replayed = replay(shape, trainer, world_size=ranks if trainer.parts else None)
+                ordered |= replayed.here.kept.in_order
+                of_trainer = {
                     "format": name,
-                    "trainer": replayed.trainer.title,
+                    "trainer": trainer.title,
                     "by default": replayed.default.kept.text,
-                    "at its best": replayed.here.kept.text,
-                    "at so many ranks": replayed.reading.world_size,
                 }
-                for replayed in replays
-            ]
-            unordered += [] if any(replayed.here.kept.in_order for replayed in replays) else [name]
+                ranks_read = replayed.reading.world_size
+                rows.append(
+                    of_trainer | {"at its best": replayed.here.kept.text, "at so many ranks": ranks_read}
+                )
+        unordered += [] if ordered else [name]
     text = (
         f"No trainer reads {', '.join(unordered)} in the order of the plan."
         if unordered
@@ -547,7 +511,7 @@ EXPORTS = WholeCorpus(
             blocking=True,
         ),
         Check(
-            name=KEEP_THE_ORDER,
+            name="trainers_keep_the_order",
             description="At least one trainer reads each export in the order of the plan, global batch for global "
             "batch; a table lists all trainers that read it, by default and at their best.",
             check=_trainers_keep_the_order,

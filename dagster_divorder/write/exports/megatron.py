@@ -21,10 +21,8 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
-from dagster_divorder.write.exports.format import Format, Options, fits_uint16
 from dagster_divorder.write.exports.raw import stage_index
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows, fits_uint16
 
 CODES = {"int32": 4, "uint16": 8}
 """Megatron's numbers for dtypes; uint32 has no number."""
@@ -34,8 +32,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     dtype = np.dtype("<u2" if fits_uint16(rows) else "<i4")
     prefix = f"train-{options.tag}"
     write = partial(_write_ids, dtype=dtype)
-    rows.stage(folder, {f"{prefix}.bin": (0, len(rows))}, write, sizes=dtype.itemsize * rows.tokens)
-    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.run_tokens, dtype))
+    rows.stage(folder, {f"{prefix}.bin": (0, len(rows))}, write)
+    folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.runs.length, dtype))
     stage_index(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()
     folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))

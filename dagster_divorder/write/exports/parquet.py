@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, IdBlock
-from dagster_divorder.write.exports.format import Format, Options
 from dagster_divorder.write.exports.raw import row_files, stage_trained
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows
 
 GROUP_BYTES = 4 << 20
 """Bytes of ids in a row group; a reader of one row decodes the whole row group."""
@@ -65,8 +63,8 @@ def _write_file(file_rows: FileRows, blocks: Iterator[IdBlock], file: IO[bytes],
 
 def _table(file_rows: FileRows, block: IdBlock, schema: pa.Schema) -> pa.Table:
     """The rows of a block; int32 ids are not copied."""
-    indptr = file_rows.indptr[block.first : block.first + len(block.tokens) + 1]
-    lengths = file_rows.run_tokens[indptr[0] : indptr[-1]]
+    indptr = file_rows.runs.indptr[block.first : block.first + len(block.tokens) + 1]
+    lengths = file_rows.runs.length[indptr[0] : indptr[-1]]
     columns = [_lists(block.tokens, block.ids), _lists(np.diff(indptr), lengths)]
     if len(schema) > len(columns):
         trained = True if block.trained is None else block.trained[block.filled(file_rows.length)]

@@ -48,11 +48,11 @@ def stage_row_table(folder: OutputFolder, name: str, rows: Rows, traits: Traits,
 
 def _batches(rows: Rows, traits: Traits, counted: RunCounter) -> Iterator[list[pa.Array]]:
     for first in range(0, len(rows), BATCH_ROWS):
-        edges = rows.indptr[first : first + BATCH_ROWS + 1]
+        edges = rows.runs.indptr[first : first + BATCH_ROWS + 1]
         runs, size = slice(edges[0], edges[-1]), len(edges) - 1
         row = np.repeat(np.arange(size), np.diff(edges))
-        item, tokens = rows.document[runs], rows.run_tokens[runs]
-        weight = counted(ReadRuns(item, rows.start[runs], tokens, edges - edges[0]))
+        item, tokens = rows.runs.document[runs], rows.runs.length[runs]
+        weight = counted(ReadRuns(item, rows.runs.start[runs], tokens, edges - edges[0]))
         yield [
             pa.array(np.bincount(row, tokens, size).astype(np.int32)),
             pa.array(np.bincount(row, weight, size).astype(np.int32)),

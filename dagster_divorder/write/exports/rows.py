@@ -1,6 +1,11 @@
-"""Rows of an export: packed sequences in file order, with token ids of the stored documents.
+"""Rows of an export: packed sequences in file order, with token ids of the stored documents; and what a format is.
 
-Letters: R rows, Q runs of tokens in them, M items of the stream, E epochs, L tokens a sequence.
+An export is a folder of files. The tokenizer's files and `manifest.json`, written last, lie in a folder beside it
+(docs/exports.md). Most formats name their files `train...`, so `datasets.load_dataset` finds them. Names of row files
+carry the export's `tag`, so a new export does not change row files that a trainer reads.
+
+Letters: R rows, Q runs of tokens in them, M items of the stream, E epochs, L tokens a sequence; n rows of a file or
+block, q runs and T tokens in them.
 Up to MAPPED_BYTES of ids are copied from the store's memory-mapped files; more ids pass through temporary files
 (write/permute.py).
 Memory: the ids, or one bucket; a block; some 60 bytes a run.
@@ -9,9 +14,9 @@ Memory: the ids, or one bucket; a block; some 60 bytes a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import IO
+from typing import IO, Any, Literal
 
 import numpy as np
 import xxhash
@@ -30,12 +35,83 @@ from dagster_divorder.store.manifests import EXPORT_VERSION
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.write.curated import OutputFolder
-from dagster_divorder.write.exports.file_rows import FileRows, WriteRows, block_rows
-from dagster_divorder.write.extend import stage_extended
-from dagster_divorder.write.permute import Permutation, Shard, permute
+from dagster_divorder.write.permute import Permutation, Shard, permute, stage_extended
 
 WORKERS_FROM_BYTES = 4 << 30
 """Bytes of ids from which workers write the files."""
+BLOCK_BYTES = 4 << 20
+"""Bytes of ids in a block; a format writes one block at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdBlock:
+    """Rows [first, first + n). ids: (T,), concatenated without padding. tokens: per row, int64 (n,). trained: whether
+    each place is trained on, bool (n, L); None if every token is."""
+
+    first: int
+    ids: np.ndarray
+    tokens: np.ndarray
+    trained: np.ndarray | None = None
+
+    def padded(self, length: int, padding: int, dtype: np.dtype) -> np.ndarray:
+        """The ids (n, length); `padding` fills up shorter rows."""
+        return padded_rows(self.ids.astype(dtype, copy=False), self.tokens, length, padding)
+
+    def filled(self, length: int) -> np.ndarray:
+        """bool (n, length): True for a token, False for padding."""
+        return np.arange(length) < self.tokens[:, None]
+
+
+def trained_rows(trained: Spans | None, first: int, end: int, length: int) -> np.ndarray | None:
+    """Whether each place of rows [first, end) is trained on, bool (end - first, L); None if every token is.
+    trained: spans of places, counted as row x L + place in the row."""
+    if trained is None:
+        return None
+    begin, size = np.array([[first * length], [(end - first) * length]])
+    return trained.marked(begin, size).reshape(-1, length)
+
+
+def block_rows(length: int, dtype: np.dtype) -> int:
+    """Rows of L ids in a block."""
+    return max(1, BLOCK_BYTES // (length * dtype.itemsize))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileRows:
+    """The rows of one file, picklable, without their ids. runs: of the records' positions among the accepted ones.
+    dtype: the ids' dtype. padding: see `Tokens`. trained: as in `Rows`, for these rows."""
+
+    runs: PackedSequences
+    dtype: np.dtype
+    padding: int
+    trained: Spans | None = None
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.runs)
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.runs.sequence_length
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Tokens of each row, without padding, int64 (n,)."""
+        return self.runs.tokens
+
+    def blocks(self, parts: Iterator[np.ndarray]) -> Iterator[IdBlock]:
+        """The rows in blocks. parts: the ids of each non-empty block, from `permute`."""
+        step = block_rows(self.length, self.dtype)
+        for first in range(0, len(self), step):
+            tokens = self.tokens[first : first + step]
+            ids = next(parts) if tokens.any() else np.empty(0, self.dtype)
+            trained = trained_rows(self.trained, first, first + len(tokens), self.length)
+            yield IdBlock(first, ids, tokens, trained)
+
+
+WriteRows = Callable[[FileRows, Iterator[IdBlock], IO[bytes]], object]
+"""Writes a file of rows; picklable."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,8 +160,7 @@ class Tokens:
 
     @cached_property
     def trained_to_end(self) -> Spans | None:
-        """`trained`, for records that each end with an end-of-text token. That token is trained on if the token
-        before it is."""
+        """`trained`, for records that end with an end-of-text token, trained on if the token before it is."""
         if self.trained is None:
             return None
         row = np.searchsorted(self.begins, self.trained.first, side="right") - 1
@@ -93,8 +168,7 @@ class Tokens:
         return Spans(self.trained.first + row, last + (self.trained.last == self.begins[row + 1]))
 
     def ids(self) -> tuple[list[Callable[[], np.ndarray]], np.ndarray]:
-        """A function per fragment that maps the ids of its documents from its file; the first id of each fragment, and
-        the end, int64 (fragments + 1,)."""
+        """A function per fragment that maps its ids; the first id of each, and the end, int64 (fragments + 1,)."""
         files, start = self.files.listed(), self.begins[offsets(self.view.fragments)]
         return [
             partial(_mapped_ids, files, fragment, count, self.dtype)
@@ -103,11 +177,7 @@ class Tokens:
 
 
 def _mapped_ids(files: StageFiles, fragment: Fragment, count: int, dtype: np.dtype) -> np.ndarray:
-    """The ids of a fragment, (count,), mapped from its file.
-
-    Raises:
-        StoreError: the file holds another number or dtype.
-    """
+    """The ids of a fragment, (count,), mapped from its file."""
     (ids,) = files.mapped([fragment], "ids")
     if (ids.dtype, len(ids)) != (dtype, count):
         raise StoreError(
@@ -140,44 +210,28 @@ class Rows:
         return self.plan.sequence_length
 
     @cached_property
-    def _entries(self) -> tuple[np.ndarray, np.ndarray]:
-        """Each run's number in the plan, int64 (Q,), and `indptr`."""
-        return row_entries(self.plan.indptr, self.sequence)
-
-    @property
-    def indptr(self) -> np.ndarray:
-        """The first run of each row, and the end, int64 (R + 1,)."""
-        return self._entries[1]
-
-    @cached_property
-    def document(self) -> np.ndarray:
-        """Each run's item in the stream, int64 (Q,)."""
-        return self.plan.document[self._entries[0]]
+    def runs(self) -> PackedSequences:
+        """The rows' own runs of the stream's items."""
+        entries, indptr = row_entries(self.plan.indptr, self.sequence)
+        document, start, length = (
+            column[entries] for column in (self.plan.document, self.plan.start, self.plan.length)
+        )
+        return replace(self.plan, document=document, start=start, length=length, indptr=indptr)
 
     @cached_property
-    def start(self) -> np.ndarray:
-        """Each run's first token in its document, int64 (Q,)."""
-        return self.plan.start[self._entries[0]]
-
-    @cached_property
-    def row(self) -> np.ndarray:
-        """Each run's document row, int (Q,)."""
-        return self.stored.record(self.document)
+    def record(self) -> np.ndarray:
+        """Each run's record, int (Q,)."""
+        return self.stored.record(self.runs.document)
 
     @property
     def _first_id(self) -> np.ndarray:
         """Each run's first id among all stored ids, int64 (Q,)."""
-        return self.stored.begins[self.row] + self.start
-
-    @cached_property
-    def run_tokens(self) -> np.ndarray:
-        """Tokens of each run, int64 (Q,)."""
-        return self.plan.length[self._entries[0]]
+        return self.stored.begins[self.record] + self.runs.start
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """Tokens of each row, without padding, int64 (R,)."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.run_tokens)])[self.indptr])
+        return self.runs.tokens
 
     @cached_property
     def trained(self) -> Spans | None:
@@ -185,10 +239,11 @@ class Rows:
         spans = self.stored.trained_to_end
         if spans is None:
             return None
-        run, first, last = spans.cut(self._first_id + self.row, self.run_tokens)
-        before = np.cumsum(self.run_tokens) - self.run_tokens
-        row = np.arange(len(self)).repeat(np.diff(self.indptr))
-        place = (row * self.length + before - before[self.indptr[row]])[run]
+        length, indptr = self.runs.length, self.runs.indptr
+        run, first, last = spans.cut(self._first_id + self.record, length)
+        before = np.cumsum(length) - length
+        row = np.arange(len(self)).repeat(np.diff(indptr))
+        place = (row * self.length + before - before[indptr[row]])[run]
         return Spans(place + first, place + last)
 
     @cached_property
@@ -197,70 +252,45 @@ class Rows:
         return bool((self.tokens < self.length).any())
 
     def shards(self, row_bytes: int, shard_bytes: int) -> list[tuple[int, int]]:
-        """(first row, end) of each file of about `shard_bytes`, for rows of `row_bytes`. A file has at least one row.
-        Without rows there is one empty file."""
+        """(first row, end) of each file of about `shard_bytes`; one empty file without rows."""
         step = max(1, shard_bytes // row_bytes)
         return [(first, min(first + step, len(self))) for first in range(0, max(len(self), 1), step)]
 
     @cached_property
     def text_tokens(self) -> np.ndarray:
-        """Tokens of each run without an appended end-of-text token, int64 (Q,).
-
-        Raises:
-            StoreError: a run begins outside its document.
-        """
-        remaining = self.stored.lengths[self.row] - self.start
-        if min(remaining.min(initial=0), self.start.min(initial=0)) < 0:
+        """Tokens of each run without an appended end-of-text token, int64 (Q,)."""
+        remaining = self.stored.lengths[self.record] - self.runs.start
+        if min(remaining.min(initial=0), self.runs.start.min(initial=0)) < 0:
             raise StoreError(
                 "the plan of packed_sequences names tokens that its documents do not have; make packed_sequences again"
             )
-        return np.minimum(self.run_tokens, remaining)
+        return np.minimum(self.runs.length, remaining)
 
-    def stage(
-        self,
-        folder: OutputFolder,
-        files: Mapping[str, tuple[int, int]],
-        write: WriteRows,
-        *,
-        beside: Mapping[str, WriteRows] | None = None,
-        sizes: np.ndarray | None = None,
-    ) -> None:
+    def stage(self, folder: OutputFolder, files: Mapping[str, tuple[int, int]], write: WriteRows) -> None:
         """Stage consecutive files: the rows (first, end) of each.
-
-        Args:
-            beside: functions that read no blocks and write a file beside each, by the suffix of its name.
-            sizes: bytes of each row, int64 (R,), if the files are their rows end to end.
 
         Raises:
             StoreError: see `OutputFolder.stage`; the plan does not fit the stored ids.
         """
-        suffixes = (beside or {}).items()
         stage_extended(
             folder,
             {name: Shard(*span, write) for name, span in files.items()},
             partial(self._stage, folder),
-            note=self.stored.progress.note,
             content=self._content,
-            sizes=sizes,
-            last_stays=lambda end: bool(self.tokens[end - 1] == self.length),
-            beside={
-                name.rpartition(".")[0] + suffix: Shard(*span, writes)
-                for name, span in files.items()
-                for suffix, writes in suffixes
-            },
+            note=self.stored.progress.note,
         )
 
-    def _stage(self, folder: OutputFolder, files: Mapping[str, Shard], beside: Mapping[str, Shard]) -> None:
-        stored, shards = self.stored, {}
-        runs = slice(int(self.indptr[min((file.first for file in files.values()), default=len(self))]), None)
-        for name, (first, end, write) in {**files, **beside}.items():
-            low, high = (self.indptr[[first, end]] - runs.start).tolist() if name in files else (0, 0)
-            shards[name] = Shard(low, high, partial(_write, write, self._of_file(first, end)))
+    def _stage(self, folder: OutputFolder, files: Mapping[str, Shard]) -> None:
+        stored, indptr, shards = self.stored, self.runs.indptr, {}
+        begin = int(indptr[min(file.first for file in files.values())])
+        for name, (first, end, write) in files.items():
+            low, high = (indptr[[first, end]] - begin).tolist()
+            shards[name] = Shard(low, high, partial(_write, write, self.of_file(first, end)))
         step = block_rows(self.length, stored.dtype)
         blocks = [[*range(file.first, file.end, step), file.end] for file in files.values()]
-        breaks = self.indptr[np.concatenate(blocks)] - runs.start if blocks else np.zeros(1, np.int64)
+        breaks = distinct_values(indptr[np.concatenate(blocks)] - begin)
         permute(
-            self._permutation(runs, distinct_values(breaks)),
+            self._permutation(slice(begin, None), breaks),
             shards,
             folder,
             through_files=int(stored.begins[-1]) * stored.dtype.itemsize > MAPPED_BYTES,
@@ -279,48 +309,36 @@ class Rows:
             dtype=stored.dtype,
             first=self._first_id[runs],
             sizes=self.text_tokens[runs],
-            lengths=self.run_tokens[runs],
+            lengths=self.runs.length[runs],
             filler=stored.end_of_text,
             breaks=breaks,
         )
 
     def gather(self) -> np.ndarray:
         """The ids of all rows, (R, L), in memory; `padding` fills up short rows."""
-        ids = self._permutation(slice(None)).read().take(0, len(self.run_tokens))
+        ids = self._permutation(slice(None)).read().take(0, len(self.record))
         return padded_rows(ids, self.tokens, self.length, self.stored.padding)
 
-    def _content(self, file: Shard, by_place: bool) -> str:
-        """A hash of everything that decides a file's bytes. by_place: the file holds positions of records."""
-        stored, (first, end, write) = self.stored, file
-        runs, file_rows = slice(self.indptr[first], self.indptr[end]), self._of_file(first, end)
+    def _content(self, file: Shard) -> str:
+        """A hash of everything that decides a file's bytes."""
+        stored, (first, end, write), file_rows = self.stored, file, self.of_file(file.first, file.end)
         written = write.func if isinstance(write, partial) else write
         options = sorted((write.keywords if isinstance(write, partial) else {}).items())
         about = [EXPORT_VERSION, written.__module__, written.__qualname__, options, stored.files.key]
         about += [file_rows.length, file_rows.dtype, file_rows.padding, stored.end_of_text]
         hashed = xxhash.xxh3_128(repr(about).encode())
         spans = [] if file_rows.trained is None else [file_rows.trained.first, file_rows.trained.last]
-        for array in (
-            file_rows.indptr,
-            stored.document_ids.take(self.row[runs], axis=0),
-            file_rows.start,
-            file_rows.run_tokens,
-            self.text_tokens[runs],
-            *spans,
-            *([file_rows.record] if by_place else []),
-        ):
+        runs, of_file = file_rows.runs, slice(*self.runs.indptr[[first, end]])
+        texts = stored.document_ids.take(runs.document, axis=0)
+        for array in (runs.indptr, texts, runs.start, runs.length, self.text_tokens[of_file], *spans):
             hashed.update(np.ascontiguousarray(array).data)
         return hashed.hexdigest()
 
-    def _of_file(self, first: int, end: int) -> FileRows:
+    def of_file(self, first: int, end: int) -> FileRows:
         """Rows [first, end)."""
-        runs = slice(self.indptr[first], self.indptr[end])
+        runs = self.runs.part(first, end)
         return FileRows(
-            length=self.length,
-            indptr=self.indptr[first : end + 1] - self.indptr[first],
-            tokens=self.tokens[first:end],
-            record=self.stored.record(self.document[runs]),
-            start=self.start[runs],
-            run_tokens=self.run_tokens[runs],
+            runs=replace(runs, document=self.stored.record(runs.document)),
             dtype=self.stored.dtype,
             padding=self.stored.padding,
             trained=self.trained and self.trained.shifted(first * self.length, end * self.length),
@@ -329,3 +347,41 @@ class Rows:
 
 def _write(write: WriteRows, file_rows: FileRows, parts: Iterator[np.ndarray], file: IO[bytes]) -> None:
     write(file_rows, file_rows.blocks(parts), file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How an export's files are written. tag: 8 hex digits of the export's key, in file names. shard_bytes: approximate
+    file size. batch: sequences in a global batch. labels: whether `parquet` has labels."""
+
+    tag: str
+    shard_bytes: int
+    batch: int = 1
+    labels: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Format:
+    """One format.
+
+    write: stages the row files in a folder; returns the format's manifest entries, such as the ids' `dtype`.
+    epochs: `copies` stores later epochs as further rows; `index` stores them as row numbers, in `Rows.epochs`.
+    contiguous_ranks: trainers give each rank a contiguous part of the export. `exports.world_size` then lays out the
+        rows by `trainers.rows_for_contiguous_ranks`.
+    masks: the files mark trained tokens.
+    """
+
+    name: str
+    write: Callable[[Rows, OutputFolder, Options], Mapping[str, Any]]
+    names: str = r"train.*"
+    """A regular expression that matches the format's file names."""
+    epochs: Literal["copies", "index"] = "copies"
+    contiguous_ranks: bool = False
+    masks: bool = False
+    check: Callable[[Rows], object] = lambda rows: None
+    """Raises InputError for rows that the format cannot hold; called before any writing."""
+
+
+def fits_uint16(rows: Rows) -> bool:
+    """Whether all ids, including padding, fit two bytes."""
+    return max(rows.stored.vocabulary, rows.stored.padding + 1) <= 1 << 16

@@ -73,7 +73,9 @@ def olmo(folder: Path, rows: Rows) -> Read:
         ids = np.fromfile(path, dtype)
         kept = np.ones(len(ids), bool)
         if rows.padded:
-            kept = np.fromfile(path.with_suffix(".mask"), bool)
+            tokens = rows.tokens[len(read) :][: len(ids) // rows.length]
+            kept = (np.arange(rows.length) < tokens[:, None]).ravel()
+            assert rows.trained or (np.fromfile(path.with_suffix(".mask"), bool) == kept).all()
         assert (ids[~kept] == rows.stored.padding).all()
         lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().split()
         documents = [[int(number) if number else -1 for number in line.split(",")] for line in lines]
@@ -85,7 +87,7 @@ def olmo(folder: Path, rows: Rows) -> Read:
                 documents[: len(runs)], runs, range(first, end), strict=True
             ):
                 assert ids[begin:until].tolist() == run and at <= begin < until <= at + rows.length
-                assert (record, start) == (rows.stored.record(rows.document)[which], rows.start[which])
+                assert (record, start) == (rows.record[which], rows.runs.start[which])
             del documents[: len(runs)]
             read.append(runs)
             at += rows.length

@@ -23,10 +23,8 @@ from dagster_divorder.store.local import LocalFolder
 from dagster_divorder.store.manifests import file_at
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write import permute as permute_module
-from dagster_divorder.write.exports import file_rows as file_rows_module
 from dagster_divorder.write.exports import rows as rows_module
-from dagster_divorder.write.exports.file_rows import IdBlock
-from dagster_divorder.write.exports.rows import Rows, Tokens
+from dagster_divorder.write.exports.rows import IdBlock, Rows, Tokens
 
 TAG = "0a1b2c3d"
 """Of the names of files."""
@@ -207,7 +205,7 @@ def drawn_memory(data: st.DataObject) -> Iterator[None]:
     with (
         mock.patch.multiple(rows_module, MAPPED_BYTES=memory, WORKERS_FROM_BYTES=0),
         mock.patch.multiple(permute_module, BUCKET_BYTES=memory, PIECE_BYTES=0),
-        mock.patch.object(file_rows_module, "BLOCK_BYTES", block),
+        mock.patch.object(rows_module, "BLOCK_BYTES", block),
     ):
         yield
 

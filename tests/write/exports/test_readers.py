@@ -14,8 +14,7 @@ import pytest
 
 from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.write.exports import FORMATS
-from dagster_divorder.write.exports.format import Options
-from dagster_divorder.write.exports.rows import Rows
+from dagster_divorder.write.exports.rows import Options, Rows
 from tests.trainers.test_trl import QUIET, tokens_and_model
 from tests.write.exports.made import TAG, Folder, masks_of, rows_of, runs_of
 

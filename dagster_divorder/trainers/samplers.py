@@ -1,0 +1,363 @@
+"""Models of trainers' samplers over row numbers; tests compare them with the real packages (docs/trainers.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dagster_divorder.trainers.trainer import (
+    Reading,
+    Rows,
+    Trainer,
+    consecutive,
+    from_ranks,
+    from_workers,
+    in_order,
+    torch_permutation,
+)
+
+
+def _megatron(reading: Reading) -> Rows:
+    """GPTDataset without index files: some shuffle over all epochs. (It also cuts rows of several items elsewhere.)"""
+    return consecutive(torch_permutation(reading.length, reading.seed) % reading.rows, reading.batch)
+
+
+MEGATRON = Trainer(
+    name="megatron",
+    title="Megatron-LM (GPTDataset)",
+    formats=("megatron",),
+    default=_megatron,
+    shares="micro-batches",
+    lines="""\
+# pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
+--train-data-path {path}/{prefix}
+--data-cache-path {path}.cache
+--train-samples {samples}
+--seq-length {sequence_length}
+--global-batch-size {batch}
+--micro-batch-size {micro_batch}
+--dataloader-type single
+--seed {seed}
+""",
+    resumes="resumes exactly: consumed_samples counts sequences of all ranks",
+)
+
+
+def _olmo_core(reading: Reading) -> Rows:
+    """NumpyFSLDataLoader without index files: an epoch, from 1, is a permutation of its rows by PCG64(seed + epoch),
+    and its incomplete last batch is dropped. Ranks share finished batches, and workers take whole batches in turn."""
+    epochs = []
+    for epoch in range(1, reading.epochs + 1):
+        rows = np.arange(reading.rows)
+        np.random.Generator(np.random.PCG64(reading.seed + epoch)).shuffle(rows)
+        epochs.append(consecutive(rows, reading.batch))
+    return np.concatenate(epochs)
+
+
+def _olmo_core_by_index(reading: Reading) -> Rows:
+    """The index files list the plan's batches one after another. An epoch without a whole batch is empty."""
+    return in_order(reading) if reading.rows >= reading.batch else np.empty((0, reading.batch), np.int64)
+
+
+OLMO_CORE = Trainer(
+    name="olmo-core",
+    title="OLMo-core (NumpyFSLDataLoader)",
+    formats=("olmo",),
+    default=_olmo_core,
+    best=_olmo_core_by_index,
+    shares="rows",
+    lines="""\
+dataset = NumpyFSLDatasetConfig(
+    paths=["{pattern}/{prefix}-*.npy"],
+    # label_mask_paths=["{pattern}/{prefix}-*.mask"],  # where the export has them: padding, and what is not trained on
+    expand_glob=True,
+    sequence_length={sequence_length},
+    dtype=NumpyDatasetDType.uint16,  # as in the export's manifest.json
+    work_dir="{path}",
+)
+data_loader = NumpyDataLoaderConfig(
+    global_batch_size={tokens},
+    seed=0,  # of the index files
+    work_dir="{path}",  # where they are
+)
+""",
+    resumes="resumes exactly: tokens_processed counts tokens of all ranks",
+)
+
+
+def shuffled_by_accelerate(reading: Reading) -> Rows:
+    """A torch permutation, as accelerate's seedable sampler draws it."""
+    return _in_micro_batches(torch_permutation(reading.length, reading.seed), reading)
+
+
+def sequential(reading: Reading) -> Rows:
+    """The rows in stored order."""
+    return _in_micro_batches(np.arange(reading.length), reading)
+
+
+def _in_micro_batches(order: Rows, reading: Reading) -> Rows:
+    """accelerate's BatchSamplerShard: micro-batch k goes to rank k mod W, with any number of workers. With several
+    ranks the last step is filled up with the epoch's first rows. A last global batch of fewer accumulated steps is an
+    optimizer step too."""
+    step = reading.world_size * reading.micro_batch
+    missing = -len(order) % step if reading.world_size > 1 else 0
+    return consecutive(np.append(order, np.resize(order, missing)), reading.batch, drop_last=False)
+
+
+HF_TRAINER = Trainer(
+    name="hf-trainer",
+    title="Hugging Face Trainer",
+    formats=("parquet",),
+    default=shuffled_by_accelerate,
+    best=sequential,
+    shares="micro-batches",
+    lines="""\
+TrainingArguments(
+    train_sampling_strategy="sequential",
+    per_device_train_batch_size={micro_batch},
+    gradient_accumulation_steps={accumulation},
+    max_steps={steps},
+)
+""",
+    resumes="resumes exactly if the global batch is unchanged: it counts steps and skips as many batches",
+)
+# Packing would make other rows, and max_length cut them.
+TRL = replace(
+    HF_TRAINER,
+    name="trl",
+    title="TRL SFTTrainer",
+    lines="""\
+SFTConfig(
+    train_sampling_strategy="sequential",
+    packing=False,
+    max_length=None,
+    padding_free=True,
+    per_device_train_batch_size={micro_batch},
+    gradient_accumulation_steps={accumulation},
+    max_steps={steps},
+)
+""",
+)
+
+
+def _torchtitan(reading: Reading) -> Rows:
+    """Each rank reads a contiguous slice of the rows, and each of its n workers the whole slice, so every row is read n
+    times."""
+    parts = np.array_split(np.arange(reading.length), reading.world_size)
+    ranks = [from_workers([part] * max(reading.workers, 1), reading.micro_batch) for part in parts]
+    return from_ranks(ranks, reading)[: reading.steps]
+
+
+def _torchtitan_without_workers(reading: Reading) -> Rows:
+    return _torchtitan(replace(reading, workers=0))
+
+
+TORCHTITAN = Trainer(
+    name="torchtitan",
+    title="torchtitan 0.3 (HuggingFaceTextDataLoader, map-style)",
+    formats=("parquet",),
+    default=_torchtitan,
+    best=_torchtitan_without_workers,
+    shares="micro-batches",
+    lines="""\
+DATASETS["plan"] = DatasetConfig(
+    path="{pattern}",
+    loader=lambda path: load_dataset("parquet", data_dir=path, split="train"),
+    sample_processor=lambda row: row["input_ids"],  # with a tokenizer whose encode returns what it is given
+)
+dataloader = HuggingFaceTextDataLoader.Config(dataset="plan", num_workers=0)
+training = TrainingConfig(seq_len={window}, local_batch_size={micro_batch}, global_batch_size={batch}, steps={steps})
+""",
+    reads_labels=False,
+    joins_rows=True,
+    resumes="refuses: it asserts the same data-parallel degree",
+    parts="ranks",
+)
+TORCHTITAN_GRAIN = Trainer(
+    name="torchtitan-grain",
+    title="torchtitan, main since August 2026 (GrainDataLoader)",
+    formats=("parquet",),
+    # It shuffles by grain's index shuffle, which is not modelled.
+    default=shuffled_by_accelerate,
+    best=_torchtitan_without_workers,
+    shares="micro-batches",
+    lines="""\
+rows = SingleDatasetConfig(
+    source=HuggingFaceRandomAccessSource.Config(
+        path="parquet", split="train", load_dataset_kwargs={{"data_dir": "{pattern}"}}
+    ),
+    processor=PlanRow.Config(),  # see docs/trainers/torchtitan_grain.md
+)
+dataloader = GrainDataLoader.Config(dataset=ConcatThenSplitPackingConfig(dataset=rows), shuffle=False)
+training = TrainingConfig(
+    max_context_length={window},
+    num_tokens_per_microbatch_per_dp_rank={micro_batch} * {window},
+    num_tokens_per_train_step={batch} * {window},
+    steps={steps},
+)
+""",
+    resumes="refuses: it asserts the same data-parallel degree",
+    parts="ranks",
+)
+
+
+def _mds(reading: Reading, canonical: int) -> Rows:
+    """StreamingDataset without shuffling splits the rows into canonical nodes, 1 or as many as machines, and a step
+    takes the same number of rows from each. Rows are repeated until all ranks have the same number. An incomplete last
+    batch is read."""
+    nodes, node_ranks = reading.nodes, reading.world_size // reading.nodes
+    edges = np.arange(canonical + 1) * reading.length // canonical
+    longest = -(-reading.length // canonical)
+    # A canonical node that is one row short reads its last row twice.
+    rows = edges[:-1, None] + np.minimum(np.arange(longest), np.diff(edges)[:, None] - 1)
+    ratio = nodes // canonical
+    if missing := -longest % ratio:
+        end = longest - ratio + 1
+        rows = np.concatenate([rows, rows[:, end - missing : end]], axis=1)
+    rows = rows.T.reshape(-1, nodes)  # (a step of one rank on each machine, machine)
+    if missing := -len(rows) % node_ranks:
+        end = len(rows) - node_ranks + 1
+        rows = np.concatenate([rows, rows[end - missing : end]])
+    return consecutive(rows.reshape(-1), reading.batch, drop_last=False)
+
+
+MDS = Trainer(
+    name="mds",
+    title="MosaicML Streaming (MDS)",
+    formats=("mds",),
+    default=lambda reading: _mds(reading, reading.nodes),
+    best=lambda reading: _mds(reading, 1),
+    lines="""\
+StreamingDataset(
+    local="{path}",
+    shuffle=False,
+    num_canonical_nodes=1,
+    batch_size={rank_batch},
+)
+""",
+    resumes="resumes exactly if num_canonical_nodes and the global batch are unchanged",
+)
+
+
+def _litdata(reading: Reading, *, drop_last: bool) -> Rows:
+    """Without shuffling every worker of every rank reads a contiguous slice of whole micro-batches, rank by rank and
+    within it worker by worker. If micro-batches cannot be shared equally, the first workers of a rank read one more. A
+    single rank keeps the other rows by default, in the slice of one worker."""
+    share, workers = reading.length // reading.micro_batch // reading.world_size, max(reading.workers, 1)
+    counts = reading.micro_batch * (share // workers + (np.arange(workers) < share % workers))
+    if not drop_last:
+        counts[share % workers] += reading.length % reading.micro_batch
+    slices = np.split(np.arange(counts.sum()), counts.cumsum()[:-1])
+    rows = from_workers(slices, reading.micro_batch)
+    return from_ranks([rows + rank * counts.sum() for rank in range(reading.world_size)], reading)
+
+
+LITDATA = Trainer(
+    name="litdata",
+    title="litdata",
+    formats=("litdata",),
+    default=lambda reading: _litdata(reading, drop_last=reading.world_size > 1),
+    best=lambda reading: _litdata(reading, drop_last=True),
+    shares="micro-batches",
+    lines="""\
+dataset = StreamingDataset("{path}", shuffle=False, drop_last=True)
+loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={workers})
+""",
+    resumes="redistributes the remaining rows, not in the order of the plan",
+    parts="workers",
+)
+
+
+def _distributed_sampler(reading: Reading) -> Rows:
+    """DistributedSampler's shuffle, filled up to a multiple of W with its first rows. Rank r takes every W-th row, so
+    steps are consecutive rows, with any number of workers."""
+    order = torch_permutation(reading.length, reading.seed)
+    return np.append(order, np.resize(order, -len(order) % reading.world_size))
+
+
+_DISTRIBUTED = """\
+sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
+loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
+"""
+DATALOADER = Trainer(
+    name="dataloader",
+    title="PyTorch DataLoader or torchdata StatefulDataLoader",
+    formats=("parquet",),
+    default=lambda reading: consecutive(_distributed_sampler(reading), reading.batch),
+    shares="rows",
+    lines=_DISTRIBUTED,
+    resumes="its state counts a rank's own rows, so twice as many ranks resume at twice the position; with "
+    "SequenceDataset and GlobalBatchSampler of dagster_divorder.torch it counts the rows of all ranks and resumes "
+    "exactly",
+)
+DATATROVE = replace(
+    DATALOADER,
+    name="datatrove",
+    title="datatrove's DatatroveFolderDataset in a PyTorch DataLoader",
+    formats=("ds",),
+    lines="""\
+dataset = DatatroveFolderDataset(
+    "{path}",
+    seq_len={window},
+    filename_pattern="*.ds",
+    token_size=2,  # 4 if the dtype in the export's manifest.json is uint32
+    return_positions=True,
+)
+"""
+    + _DISTRIBUTED,
+    reads_labels=False,
+    resumes="its state counts a rank's own rows, so twice as many ranks resume at twice the position",
+)
+
+
+def _lightning(reading: Reading) -> Rows:
+    """With several ranks Lightning replaces the sampler with a shuffling DistributedSampler, even for a DataLoader with
+    shuffle=False. An incomplete last batch is an optimizer step too."""
+    order = _distributed_sampler(reading) if reading.world_size > 1 else np.arange(reading.length)
+    return consecutive(order, reading.batch, drop_last=False)
+
+
+def _lightning_in_order(reading: Reading) -> Rows:
+    """Rows that do not fill a step of all ranks are dropped."""
+    step = reading.world_size * reading.micro_batch
+    return consecutive(np.arange(reading.length // step * step), reading.batch, drop_last=False)
+
+
+LIGHTNING = Trainer(
+    name="lightning",
+    title="Lightning Trainer",
+    formats=("parquet",),
+    default=_lightning,
+    best=_lightning_in_order,
+    shares="rows",
+    lines=_DISTRIBUTED
+    + "trainer = Trainer(use_distributed_sampler=False, accumulate_grad_batches={accumulation}, max_steps={steps})\n",
+    resumes="a DataLoader restarts its epoch; a StatefulDataLoader's state counts a rank's own rows",
+)
+
+
+def _grain(reading: Reading) -> Rows:
+    """An IndexSampler with ShardOptions: contiguous shards, of which a shorter one begins again. Workers take every
+    n-th row before batching."""
+    ranks, workers = [], max(reading.workers, 1)
+    for shard in np.array_split(np.arange(reading.length), reading.world_size):
+        stream = np.resize(shard, reading.length // reading.world_size)
+        ranks.append(from_workers([stream[w::workers] for w in range(workers)], reading.micro_batch))
+    return from_ranks(ranks, reading)
+
+
+GRAIN = Trainer(
+    name="grain",
+    title="grain",
+    formats=("parquet",),
+    default=_grain,
+    shares="rows",
+    # Each rank takes every W-th row, and batches before workers share it.
+    lines="""\
+rows = grain.MapDataset.source(source)
+loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
+loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers={workers}))
+""",
+    resumes="its state is a rank's own position, so another world size reads some rows twice and skips others",
+)

@@ -1,0 +1,106 @@
+"""What DataLoaders, grain and streaming `datasets` read, against their models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagster_divorder.trainers import TRAINERS, Reading
+from tests.trainers.replay import RANKS_AND_MICRO_BATCHES, ascending, global_batches
+
+pytestmark = pytest.mark.slow
+
+EVERY = pytest.mark.parametrize(("world_size", "micro_batch"), RANKS_AND_MICRO_BATCHES)
+ROWS = pytest.mark.parametrize("rows", [96, 101])
+"""Whole batches of 16, and rows that fill neither a batch nor a step of all ranks."""
+
+
+def by_lines(name: str, reading: Reading, path: object = "", **names: Any) -> np.ndarray:
+    """The global batches of the loaders that a trainer's lines define."""
+    ranks = []
+    for rank in range(reading.world_size):
+        own = {**names, "rank": rank}
+        exec(TRAINERS[name].configuration(reading, path=str(path), prefix="train", sequence_length=8), own)
+        ranks.append(own["loader"])
+    if path:
+        ranks = [[step["row"] for step in loader] for loader in ranks]
+    return global_batches(ranks, reading)
+
+
+@ROWS
+@EVERY
+def test_a_stateful_dataloader_reads_what_the_models_say(
+    rows: int, world_size: int, micro_batch: int
+) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    from torch.utils.data import DistributedSampler
+
+    reading = Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch, seed=3)
+    trainer, dataset = TRAINERS["dataloader"], range(rows)
+    ranks = [
+        loaders.StatefulDataLoader(
+            dataset, micro_batch, sampler=DistributedSampler(dataset, world_size, rank, seed=3)
+        )
+        for rank in range(world_size)
+    ]
+    np.testing.assert_array_equal(ascending(trainer.default(reading)), global_batches(ranks, reading))
+    given = {"DistributedSampler": DistributedSampler, "StatefulDataLoader": loaders.StatefulDataLoader}
+    read = by_lines("dataloader", reading, dataset=dataset, **given)
+    np.testing.assert_array_equal(ascending(trainer.best(reading)), read)
+
+
+def check_grain(reading: Reading) -> np.ndarray:
+    """The batches that grain reads by default."""
+    grain, trainer = pytest.importorskip("grain.python"), TRAINERS["grain"]
+    ranks = [
+        grain.DataLoader(
+            data_source=range(reading.rows),
+            sampler=grain.IndexSampler(
+                num_records=reading.rows,
+                shard_options=grain.ShardOptions(rank, reading.world_size),
+                num_epochs=1,
+            ),
+            operations=[grain.Batch(reading.micro_batch, drop_remainder=True)],
+            worker_count=reading.workers,
+        )
+        for rank in range(reading.world_size)
+    ]
+    read = global_batches(ranks, reading)
+    np.testing.assert_array_equal(read, ascending(trainer.default(reading)))
+    read_by_lines = by_lines("grain", reading, grain=pytest.importorskip("grain"), source=range(reading.rows))
+    np.testing.assert_array_equal(read_by_lines, ascending(trainer.best(reading)))
+    return read
+
+
+@ROWS
+@EVERY
+def test_grain_reads_what_the_models_say(rows: int, world_size: int, micro_batch: int) -> None:
+    check_grain(Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch))
+
+
+def test_workers_mix_the_batches_of_grains_default_only() -> None:
+    assert check_grain(Reading(rows=101, batch=12, micro_batch=4, workers=2))[0].tolist() != list(range(12))
+
+
+def test_the_lines_for_streaming_keep_the_order(tmp_path: Path) -> None:
+    """Of four files, a number that two ranks divide, in a folder whose name `datasets` takes for a pattern."""
+    datasets = pytest.importorskip("datasets")
+    distributed = pytest.importorskip("datasets.distributed")
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    path = tmp_path / "run [12]"
+    path.mkdir()
+    for file in range(4):
+        datasets.Dataset.from_dict({"row": range(24 * file, 24 * file + 24)}).to_parquet(
+            path / f"{file}.parquet"
+        )
+    given = {
+        "load_dataset": datasets.load_dataset,
+        "split_dataset_by_node": distributed.split_dataset_by_node,
+        "DataLoader": loaders.StatefulDataLoader,
+    }
+    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
+    read = by_lines("hf-streaming", reading, path, **given)
+    np.testing.assert_array_equal(read, np.arange(96).reshape(-1, 16))
