@@ -19,8 +19,7 @@ from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, init, runs, training
-from dagster_divorder.cli.terminal import shown
-from dagster_divorder.cli.verb import Options, Verb, wrapped
+from dagster_divorder.cli.verb import Options, Verb, shown, wrapped
 from dagster_divorder.engine.interrupts import resend_interrupts
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError

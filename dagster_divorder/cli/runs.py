@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,8 +17,6 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
@@ -83,29 +80,25 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
 
 
 def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
-    """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report and the
-    films in a browser."""
+    """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report in a
+    browser."""
     from dagster_divorder.settings.places import is_url
     from dagster_divorder.stages import EVIDENCE, GRAPH, run_all
-    from dagster_divorder.write.curated import BESIDE
 
     stage = "ordering_report"
     evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
-    receipts = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))
-    figures = receipts[stage].figures
-    lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
+    figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
+    page = figures["path"]
+    lines = [figures["check"], "", f"{page} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
         missing = ", ".join(figures["missing"])
         lines.append(f"missing from it: {missing}; `divorder report --all` makes them")
-    if browse and is_url(figures["path"]):
+    if browse and is_url(page):
         lines.append("it is at a URL: copy it to this machine to open it")
-    elif browse:
-        page = Path(figures["path"]).absolute()
-        films = sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4")))
-        if not all(webbrowser.open(path.as_uri()) for path in (page, *films)):
-            browser = next(filter(shutil.which, BROWSERS), "open")
-            lines.append("no browser could be opened, such as without a display; on a machine that has one:")
-            lines.append(f"  {browser} {page}")
+    elif browse and not webbrowser.open(Path(page).absolute().as_uri()):
+        lines.append(
+            "no browser could be opened, such as without a display: open the page on a machine that has one"
+        )
     names = ("path", "bytes", "better_than_shuffling", "missing")
     return Answer(lines, {name: figures[name] for name in names})
 
@@ -184,7 +177,7 @@ VERBS = (
         lambda options: report(settings_of(options), everything=options.all, browse=options.open),
         (
             flag("--all", "first make all evidence for the report; takes longer"),
-            flag("--open", "then open it and the films in a browser"),
+            flag("--open", "then open it in a browser"),
         ),
     ),
     Verb(

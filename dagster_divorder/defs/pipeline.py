@@ -17,33 +17,21 @@ from dagster_divorder.stages import asset_upstream
 GROUPS = {
     "corpus": {"raw_docs": "parquet json"},
     "embedding": {
-        "base_model": "huggingface",
-        "token_counts": "huggingface",
-        "shallow_embeddings": "numpy",
-        "deep_embeddings": "huggingface pytorch",
-        "gradient_embeddings": "huggingface pytorch",
-        "external_embeddings": "numpy",
+        **dict.fromkeys(("base_model", "token_counts"), "huggingface"),
+        **dict.fromkeys(("deep_embeddings", "gradient_embeddings"), "huggingface pytorch"),
+        **dict.fromkeys(("shallow_embeddings", "external_embeddings"), "numpy"),
         "clusters": "faiss",
     },
     "ordering": {
-        "scores": "numpy",
-        "subset_selection": "numpy",
-        "repeats": "numpy",
+        **dict.fromkeys(("scores", "subset_selection", "repeats", "diversity_metrics"), "numpy"),
         **dict.fromkeys(("greedy_order", "packed_sequences", "sequence_order"), "numpy numba"),
-        "diversity_metrics": "numpy numba",
     },
-    "output": {"exports": "parquet", "curated_output": "json parquet"},
-    "report": {"ordering_animation": "matplotlib", "ordering_report": "html matplotlib"},
-    "evidence": {
-        "k_calibration": "faiss",
-        "ari_comparison": "faiss scikitlearn",
-        "cluster_map": "umap matplotlib",
-        "strategy_comparison": "numpy numba",
-        "set_diversity": "numpy",
-        "training_evidence": "pytorch",
-    },
+    "output": dict.fromkeys(("exports", "curated_output"), "parquet json"),
+    "report": dict.fromkeys(("ordering_animation", "ordering_report"), "matplotlib html"),
+    "evidence": {"cluster_map": "umap matplotlib", "training_evidence": "pytorch"},
 }
-"""Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows."""
+"""Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows.
+Other assets are evidence."""
 
 READING_FILES = ("raw_docs", "external_embeddings", "scores")
 """Assets whose files an asset of the project may write: `input.paths`, `embedding.path`, `curriculum.path`."""
@@ -82,13 +70,12 @@ class Pipeline:
         object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
-        places = ((group, kinds[asset]) for group, kinds in GROUPS.items() if asset in kinds)
-        group, kinds = next(places, ("evidence", ""))
-        if group == "evidence" and asset in self.needed:
-            group = "embedding"
-        elif group in ("embedding", "ordering") and asset not in self.needed:
-            # In the group of the output's assets its edges would cross theirs.
-            group = "evidence"
+        group = next((group for group, kinds in GROUPS.items() if asset in kinds), "evidence")
+        kinds = GROUPS[group].get(asset, "numpy")
+        # In the group of the output's assets the edges of others would cross theirs.
+        if group in ("embedding", "ordering", "evidence"):
+            needed = "ordering" if group == "ordering" else "embedding"
+            group = needed if asset in self.needed else "evidence"
         parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
             self.key(asset),

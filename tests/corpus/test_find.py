@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.errors import InputError
-from dagster_divorder.propose import Proposal, look, write_settings
+from dagster_divorder.propose import look, write_settings
 from dagster_divorder.settings import fixed_beginning
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import examples
@@ -169,7 +169,7 @@ def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str)
         find_files([f"{folder}/in/n.jsonl"])
     # Settings elsewhere name the files by their whole path.
     (tmp_path / "settings").mkdir()
-    proposal = Proposal(blocks=look([f"{folder}/in/*.jsonl"]))
+    proposal = look([f"{folder}/in/*.jsonl"])
     settings = write_settings(proposal, tmp_path / "settings/divorder.toml")
     assert find_files(settings.input.paths).files == [folder / "in/a.jsonl"]
     folder.rename(tmp_path / "moved")

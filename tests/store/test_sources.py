@@ -22,7 +22,7 @@ from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, InputError, SettingsError
-from dagster_divorder.propose import Proposal, look, write_settings
+from dagster_divorder.propose import look, write_settings
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.store import sources
@@ -345,5 +345,5 @@ def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, w
 
 def test_settings_are_proposed_for_a_place(place: Place, tmp_path: Path) -> None:
     put(f"{place}/a.jsonl", b"".join(LINES))
-    settings = write_settings(Proposal(blocks=look([str(place)])), tmp_path / "divorder.toml")
+    settings = write_settings(look([str(place)]), tmp_path / "divorder.toml")
     assert settings.input.paths == (str(place),) and settings.input.text_field == "text"
