@@ -106,7 +106,7 @@ def freeze(options: Options) -> Answer:
         SettingsError: there is no settings file, or it cannot be written.
     """
     from dagster_divorder.forensics import NOTHING_FROZEN, plan_freeze
-    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_keys
+    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_key
 
     settings = settings_of(options)
     given = {name: number for name in READ if (number := getattr(options, name)) is not None}
@@ -119,11 +119,11 @@ def freeze(options: Options) -> Answer:
         file = config_file(config_of(options), os.environ)
         if file is None:
             raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
-        set_keys(file, {})  # refuses before the work
+        set_key(file, "order.frozen_tokens", None)  # refuses before the work
     planned = plan_freeze(settings, **(given or {"tokens": frozen}), plan=options.plan)
     sentences = planned.sentences
     if file:
-        set_keys(file, {"order.frozen_tokens": planned.tokens})
+        set_key(file, "order.frozen_tokens", planned.tokens)
         sentences.append(
             f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
         )

@@ -89,19 +89,6 @@ class Settings(Checked):
         return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
 
     @model_validator(mode="after")
-    def _packing_of_the_form(self) -> Self:
-        object.__setattr__(self, "packing", self.packing.fitting(self.forms))
-        if fault := self.packing.fault(self.forms):
-            raise ValueError(fault)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_of_the_trainer(self) -> Self:
-        if fault := self.exports.fault(self.sequence.batch):
-            raise ValueError(fault)
-        return self
-
-    @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
         if self.mixing.on and self.mixing.name not in self.order.traits:
             traits = {**self.order.traits, self.mixing.name: 1.0}
@@ -110,69 +97,57 @@ class Settings(Checked):
         return self
 
     @model_validator(mode="after")
-    def _one_plan_for_the_whole(self) -> Self:
+    def _sections_agree(self) -> Self:
+        # Frozen models allow no assignment.
+        object.__setattr__(self, "packing", self.packing.fitting(self.forms))
+        score = f"curriculum.score is {self.curriculum.score!r}"
+        epochs = f"sequence.epochs is {self.sequence.epochs}"
+        plans = {score: self.curriculum.on, epochs: self.sequence.epochs > 1}
+        fault = self.packing.fault(self.forms) or self.exports.fault(self.sequence.batch)
         if self.mixing.phase and self.curriculum.on:
-            raise ValueError(
-                f"curriculum.score is {self.curriculum.score!r}, and mixing has phases; an order follows one of them: "
-                "remove the other"
+            fault = f"{score}, and mixing has phases; an order follows one of them: remove the other"
+        elif self.mixing.phase and self.sequence.epochs > 1:
+            fault = (
+                f"{epochs}, and mixing has phases, which span all of training; set sequence.epochs = 1, and "
+                "mixing.total_tokens to the tokens of all epochs"
             )
-        if self.mixing.phase and self.sequence.epochs > 1:
-            raise ValueError(
-                f"sequence.epochs is {self.sequence.epochs}, and mixing has phases, which span all of training; set "
-                "sequence.epochs = 1, and mixing.total_tokens to the tokens of all epochs"
-            )
-        if self.sequence.repack and (self.mixing.phase or self.curriculum.on):
-            raise ValueError(
-                "sequence.repack is true, and phases or a score decide when records are read; remove sequence.repack"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_extended_has_no_plan_for_the_whole(self) -> Self:
-        if not self.order.extends:
-            return self
-        wrong = {
-            f"curriculum.score is {self.curriculum.score!r}": self.curriculum.on,
-            f"sequence.epochs is {self.sequence.epochs}": self.sequence.epochs > 1,
-        }
-        for fault in (fault for fault, present in wrong.items() if present):
-            raise ValueError(
-                f'{fault}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
+        elif self.sequence.repack and (self.mixing.phase or self.curriculum.on):
+            fault = "sequence.repack is true, and phases or a score decide when records are read; remove it"
+        elif self.order.extends and any(plans.values()):
+            plan = next(plan for plan, present in plans.items() if present)
+            fault = (
+                f'{plan}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
                 'append would change what every later step is to read: remove it, or set order.append = "whole"'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _trainings_are_validated(self) -> Self:
-        if self.evidence.tokens is not None and not self.holds_out:
-            raise ValueError(
+        elif self.evidence.tokens is not None and not self.holds_out:
+            fault = (
                 "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a "
                 "share, such as 0.01, or to files"
             )
+        if fault := fault or self._fault_of_options():
+            raise ValueError(fault)
         return self
 
-    @model_validator(mode="after")
-    def _options_of_strategies_in_use(self) -> Self:
+    def _fault_of_options(self) -> str:
+        """Why order.options cannot be used, "" if they can: strategies in use declare all of them."""
         if not self.order.options:
-            return self
+            return ""
         in_use = [self.order.strategy, self.sequence.strategy]
         if self.evidence.tokens is not None:
-            orders = map(trained_order, self.evidence.orders)
-            read = [name for order in orders for name in (order.documents, order.sequences)]
-            in_use += [name for name in read if name in STRATEGIES]
+            in_use += [name for order in map(trained_order, self.evidence.orders) for name in order]
         try:
-            declared = {option for name in in_use for option in self.strategy(name).options}
+            declared = {key for name in in_use if name in STRATEGIES for key in self.strategy(name).options}
         except InputError as error:
-            raise ValueError(f"order.options: {error}") from None
-        for option in sorted(self.order.options.keys() - declared):
-            if strategies := declaring(option):
-                raise ValueError(
-                    f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy nor "
-                    "sequence.strategy names; remove it"
-                )
-            known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
-            raise ValueError(f"order.options.{option} is an option of no strategy{nearest(option, known)}")
-        return self
+            return f"order.options: {error}"
+        if not (others := sorted(self.order.options.keys() - declared)):
+            return ""
+        if strategies := declaring(others[0]):
+            return (
+                f"order.options.{others[0]} is an option of {', '.join(strategies)}, which neither order.strategy nor "
+                "sequence.strategy names; remove it"
+            )
+        known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
+        return f"order.options.{others[0]} is an option of no strategy{nearest(others[0], known)}"
 
     def strategy(self, name: str) -> Strategy:
         """A strategy with the options in `order.options` that it declares."""

@@ -398,40 +398,29 @@ class Mixing(_Section):
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
-        given = [name for name in ("total_tokens", "max_repeats") if getattr(self, name) is not None]
-        if given and not self.on:
-            raise ValueError(
-                f"{given[0]} is {getattr(self, given[0])}, and weights is unset; set mixing.weights, such as "
-                f'"natural", or remove mixing.{given[0]}'
-            )
+        fault = ""
+        for name in ("total_tokens", "max_repeats"):
+            if getattr(self, name) is not None and not self.on:
+                fault = f"{name} is {getattr(self, name)}, and weights is unset; set mixing.weights, such as "
+                fault += f'"natural", or remove mixing.{name}'
         if self.phase and self.weights is not None:
-            raise ValueError(
-                "weights and phases are given; expected one of them: weights are the mix of one phase"
-            )
-        self._phases_rise()
+            fault = "weights and phases are given; expected one of them: weights are the mix of one phase"
         if self.weights == "unimax" and self.max_repeats is None:
-            raise ValueError(
-                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
-            )
-        return self
-
-    def _phases_rise(self) -> None:
+            fault = 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
         *before, last = self.phases
-        ends = [phase.until if phase.tokens is None else phase.tokens for phase in before]
-        for number, end in enumerate(ends, 1):
-            if end is None:
-                raise ValueError(
-                    f"phase {number} has no end; expected until or tokens in every phase but the last"
-                )
-        if (last.until, last.tokens) != (None, None) and self.phase:
-            raise ValueError("the last phase ends with training; remove its until or tokens")
+        for number, phase in enumerate(before, 1):
+            if phase.until is None and phase.tokens is None:
+                fault = f"phase {number} has no end; expected until or tokens in every phase but the last"
+        if (last.until, last.tokens) != (None, None):
+            fault = "the last phase ends with training; remove its until or tokens"
         for unit in ("until", "tokens"):
-            own = [getattr(phase, unit) for phase in before if getattr(phase, unit) is not None]
-            for earlier, later in pairwise(own):
+            ends = [end for phase in before if (end := getattr(phase, unit)) is not None]
+            for earlier, later in pairwise(ends):
                 if later <= earlier:
-                    raise ValueError(
-                        f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
-                    )
+                    fault = f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
+        if fault:
+            raise ValueError(fault)
+        return self
 
 
 class Heldout(_Section):
@@ -740,39 +729,27 @@ class Exports(_Section):
         return self.model_dump(include={"world_size", "micro_batch", "workers"}, exclude_none=True)
 
     def fault(self, batch: int) -> str:
-        """Why the trainer cannot read batches of so many sequences as planned; "" if it can."""
-        if self.equal_ranks and (why := self._cannot_deal(batch)):
-            return why
-        if self.trainer is None:
-            return ""
-        trainer, name = TRAINERS[self.trainer], f'exports.trainer is "{self.trainer}"'
-        if trainer.formats and self.formats and not {*trainer.formats} & {*self.formats}:
-            return f"{name}, which reads {' or '.join(trainer.formats)}; name that in exports.formats"
-        if trainer.parts and self.world_size is None:
-            return f"{name}, which gives every rank a part of the export; set exports.world_size to its number of ranks"
-        steps = {key: n for key, n in self.ranks.items() if key != "workers" or trainer.parts == "workers"}
-        if batch % math.prod(steps.values()):
-            numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
-            return (
-                f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose "
-                "numbers with a product that divides the batch"
-            )
-        return ""
-
-    def _cannot_deal(self, batch: int) -> str:
-        """Why rows of batches cannot be dealt to equal ranks; "" if they can."""
-        if self.world_size is None or self.micro_batch is None:
+        """Why ranks cannot read batches of so many sequences as planned; "" if they can."""
+        trainer, name = TRAINERS.get(self.trainer or ""), f'exports.trainer is "{self.trainer}"'
+        if self.equal_ranks and None in (self.world_size, self.micro_batch):
             return "exports.equal_ranks is true; set exports.world_size and exports.micro_batch: rows are dealt to them"
-        if batch % (self.world_size * self.micro_batch):
-            return (
-                f"exports.equal_ranks is true, and sequence.batch = {batch} is no whole number of steps of "
-                f"{self.world_size} ranks x {self.micro_batch} sequences; choose numbers with a product that divides it"
-            )
-        if self.trainer and not TRAINERS[self.trainer].shares:
+        if self.equal_ranks and trainer and not trainer.shares:
             able = ", ".join(name for name, trainer in TRAINERS.items() if trainer.shares)
             return (
                 f'exports.equal_ranks is true, and how ranks of "{self.trainer}" share a batch is not modelled; '
                 f"expected one of {able}, or SequenceStream(equal_ranks=True)"
+            )
+        if trainer and trainer.formats and self.formats and not {*trainer.formats} & {*self.formats}:
+            return f"{name}, which reads {' or '.join(trainer.formats)}; name that in exports.formats"
+        if trainer and trainer.parts and self.world_size is None:
+            return f"{name}, which gives every rank a part of the export; set exports.world_size to its number of ranks"
+        counts = trainer and trainer.parts == "workers"
+        steps = {key: n for key, n in self.ranks.items() if key != "workers" or counts}
+        if (trainer or self.equal_ranks) and batch % math.prod(steps.values()):
+            numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
+            return (
+                f"sequence.batch = {batch} is no whole number of steps{f' of {self.trainer}' if trainer else ''} with "
+                f"{numbers}; choose numbers with a product that divides the batch"
             )
         return ""
 

@@ -131,4 +131,4 @@ def test_an_error_in_the_settings_ends_a_command_with_one_sentence(
         load()
     sys.excepthook(raised.type, raised.value, raised.tb)
     assert capsys.readouterr().err == f"divorder: {raised.value}\n"
-    assert str(config) in str(raised.value) and "nearest valid key is 'clusters.k'" in str(raised.value)
+    assert str(config) in str(raised.value) and "did you mean 'clusters.k'" in str(raised.value)

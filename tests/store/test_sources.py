@@ -333,8 +333,8 @@ def test_what_a_web_server_has_not(path: str, wrong: str) -> None:
     ("url", "wrong"),
     [
         ("ftp://host/a.jsonl", "begins with s3://"),
-        ("https://who:Sesame99@host/a.jsonl", "without user, password or query"),
-        ("https://host/a.jsonl?sig=Sesame99", "without user, password or query"),
+        ("https://who:Sesame99@host/a.jsonl", "without user and password"),
+        ("https://host/a.jsonl?sig=Sesame99", "without query"),
     ],
 )
 def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
