@@ -65,9 +65,9 @@ def test_a_hub_id_is_left_alone(tmp_path: Path) -> None:
     assert load_settings(file, environ={}).model.base == "Qwen/Qwen3-0.6B"
 
 
-def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> None:
-    settings = load_settings(environ={"DIVORDER_INPUT__PATHS": "/a.jsonl:/b.jsonl"})
-    assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
+@pytest.mark.parametrize("given", ["/a.jsonl", '["/a.jsonl"]'])
+def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
+    assert load_settings(environ={"DIVORDER_INPUT__PATHS": given}).input.paths == ("/a.jsonl",)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(
     [
         (
             'clusters = "now"',
-            'refit.clusters = \'now\': expected "auto" or "never"; for one run: divorder run',
+            "refit.clusters = 'now': Input should be 'auto' or 'never'",
         ),
         ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'decoder', 'bins'"),
     ],
@@ -589,10 +589,11 @@ def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     assert file.read_text() == "seed = 1\n"
 
 
-def test_the_longer_of_two_variables_wins() -> None:
-    both = {"DIVORDER_SEQUENCE": '{"length": 64, "batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"}
-    sequence = load_settings(environ=both).sequence
-    assert (sequence.length, sequence.batch) == (32, 2)
+def test_two_variables_that_set_one_key_are_refused() -> None:
+    section = {"DIVORDER_SEQUENCE": '{"length": 64}'}
+    with pytest.raises(SettingsError, match="DIVORDER_SEQUENCE__LENGTH contradicts another one"):
+        load_settings(environ={**section, "DIVORDER_SEQUENCE__LENGTH": "32"})
+    assert load_settings(environ={**section, "DIVORDER_SEQUENCE__BATCH": "2"}).sequence.batch == 2
     with pytest.raises(
         SettingsError, match="DIVORDER_INPUT__TEXT_FIELD sets text_field of one input, and there are"
     ):

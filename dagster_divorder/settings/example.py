@@ -25,7 +25,7 @@ HEAD = """\
 # Every setting with its default, the most important first. Copy to divorder.toml, or name another file in
 # DIVORDER_CONFIG. Keys that are unset by default are commented out and show an example.
 # Each key can be overridden by an environment variable: DIVORDER_CLUSTERS__K=50, DIVORDER_SEED=1,
-# DIVORDER_INPUT__PATHS=/data/a.jsonl:/data/b.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
+# DIVORDER_INPUT__PATHS=/data/a.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
 # Relative paths are relative to this file.
 """
 

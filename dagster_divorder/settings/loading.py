@@ -1,8 +1,4 @@
-"""Settings from file and environment.
-
-Own code instead of pydantic-settings, which ignores variables that are no settings and does not say where a wrong value
-comes from.
-"""
+"""Settings from file and environment. docs/decisions/libraries.md says why pydantic-settings does not serve."""
 
 from __future__ import annotations
 
@@ -197,8 +193,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from the environment, as nested tables; a longer name wins. Lists, tables and whole sections are JSON.
-    data: the file's values. SettingsError if a variable is no setting, or sets a key of one of several inputs."""
+    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the
+    file's values. SettingsError if a variable is no setting, or contradicts another one or [[input]] blocks."""
     given: dict[str, Any] = {}
     for name in sorted(environ, key=str.lower):
         if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
@@ -222,7 +218,9 @@ def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> di
                 value = json.loads(value)
         for part in reversed([section, *keys]):
             value = {part: value}
-        given = _merge(given, value)
+        if (merged := _merge(given, value)) != _merge(value, given):
+            raise SettingsError(f"environment variable {name} contradicts another one; unset one of the two")
+        given = merged
     return given
 
 

@@ -18,34 +18,8 @@ from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import refuse_removed
-from dagster_divorder.settings.sections import (
-    RULES,
-    Advanced,
-    Chats,
-    Clusters,
-    Curriculum,
-    Deep,
-    Embedding,
-    Engine,
-    Evidence,
-    Exports,
-    FitName,
-    Heldout,
-    Input,
-    Inputs,
-    Mixing,
-    Model,
-    Order,
-    Output,
-    Packing,
-    Rules,
-    Selection,
-    Sequence,
-    Store,
-    declaring,
-    one_or_several,
-    trained_order,
-)
+from dagster_divorder.settings import sections
+from dagster_divorder.settings.sections import RULES, FitName, declaring, trained_order
 
 
 class Settings(Checked):
@@ -53,28 +27,28 @@ class Settings(Checked):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    input: Annotated[Input, WrapValidator(one_or_several)] = Input()
-    chats: Chats = Chats()
-    sequence: Sequence = Sequence()
-    order: Order = Order()
-    mixing: Mixing = Mixing()
-    curriculum: Curriculum = Curriculum()
-    packing: Packing = Packing()
-    heldout: Heldout = Heldout()
-    selection: Selection = Selection()
-    clusters: Clusters = Clusters()
-    model: Model = Model()
-    embedding: Embedding = Embedding()
-    deep: Deep = Deep()
-    refit: Rules = RULES
+    input: Annotated[sections.Input, WrapValidator(sections.one_or_several)] = sections.Input()
+    chats: sections.Chats = sections.Chats()
+    sequence: sections.Sequence = sections.Sequence()
+    order: sections.Order = sections.Order()
+    mixing: sections.Mixing = sections.Mixing()
+    curriculum: sections.Curriculum = sections.Curriculum()
+    packing: sections.Packing = sections.Packing()
+    heldout: sections.Heldout = sections.Heldout()
+    selection: sections.Selection = sections.Selection()
+    clusters: sections.Clusters = sections.Clusters()
+    model: sections.Model = sections.Model()
+    embedding: sections.Embedding = sections.Embedding()
+    deep: sections.Deep = sections.Deep()
+    refit: sections.Rules = RULES
     """When a fit of the corpus is renewed. auto: when the corpus has drifted from it, by its own rule; never: only if
     its settings change. For one run: `divorder run --refit NAME`."""
-    advanced: Advanced = Advanced()
-    exports: Exports = Exports()
-    output: Output = Output()
-    store: Store = Store()
-    engine: Engine = Engine()
-    evidence: Evidence = Evidence()
+    advanced: sections.Advanced = sections.Advanced()
+    exports: sections.Exports = sections.Exports()
+    output: sections.Output = sections.Output()
+    store: sections.Store = sections.Store()
+    engine: sections.Engine = sections.Engine()
+    evidence: sections.Evidence = sections.Evidence()
     seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of every random choice. Another seed gives another order, just as good."""
 
@@ -85,8 +59,12 @@ class Settings(Checked):
         return given
 
     @field_serializer("input", mode="wrap")
-    def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
-        return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
+    def _list_of_several(self, value: sections.Input, serialise: SerializerFunctionWrapHandler) -> Any:
+        return (
+            [serialise(block) for block in value.each]
+            if isinstance(value, sections.Inputs)
+            else serialise(value)
+        )
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
@@ -112,7 +90,8 @@ class Settings(Checked):
                 "mixing.total_tokens to the tokens of all epochs"
             )
         elif self.sequence.repack and (self.mixing.phase or self.curriculum.on):
-            fault = "sequence.repack is true, and phases or a score decide when records are read; remove it"
+            plan = "phases or a score decide when records are read"
+            fault = f"sequence.repack is true, and {plan}; remove sequence.repack"
         elif self.order.extends and any(plans.values()):
             plan = next(plan for plan, present in plans.items() if present)
             fault = (

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import pairwise
@@ -42,20 +39,8 @@ MAX_COUNT = 1 << 53
 """Default upper bound of numbers: JSON and float64 are exact up to it."""
 
 
-_PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
-"""Splits a list of paths at path separators, but not inside URLs, which contain the separator too."""
-
-
-def _split_paths(value: Any) -> Any:
-    """Splits a variable's text: one path, several joined by the platform's path separator, or a JSON list."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise ValueError(f'expected paths, or a JSON list of them such as ["a", "b"]: {error}') from None
-    if isinstance(value, str):
-        return [part for part in _PATHS.findall(value) if part]
-    return value
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value else value or []
 
 
 def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,7 +52,7 @@ def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 SourcePaths = Annotated[
-    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_one_or_more)
 ]
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
@@ -677,6 +662,12 @@ Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
 
 
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{repeated[0]!r} is named twice; name each once")
+    return names
+
+
 def _known_trainer(name: str) -> str:
     try:
         return trainer_named(name).name
@@ -687,7 +678,7 @@ def _known_trainer(name: str) -> str:
 class Exports(_Section):
     """The training sequences with their tokens, for trainers (docs/exports.md)."""
 
-    formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
+    formats: Annotated[tuple[Format, ...], AfterValidator(_each_once)] = Field((), examples=[["parquet"]])
     """Formats of the training sequences with their tokens, each in a folder below `path`: parquet, megatron, olmo, ds,
     mds, litdata; text for trainers that tokenise themselves."""
     path: WrittenPlace = Path("data/exports")
@@ -753,13 +744,6 @@ class Exports(_Section):
             )
         return ""
 
-    @field_validator("formats")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{repeated[0]!r} is named twice; name each once")
-        return names
-
 
 class TrainedOrder(NamedTuple):
     """An entry of `evidence.orders`. documents, sequences: names of strategies, or `curated` for the plan's order.
@@ -797,11 +781,9 @@ def trained_order(text: str) -> TrainedOrder:
 def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
     for order in orders:
         trained_order(order)
-    if len(set(orders)) < len(orders):
-        raise ValueError("an order is named twice; name each once")
     if {*orders} <= {SHUFFLED}:
         raise ValueError(f"expected an order besides {SHUFFLED}, which the others are compared with")
-    return orders
+    return _each_once(orders)
 
 
 class Evidence(_Section):
@@ -837,23 +819,23 @@ RULES: dict[FitName, str] = {
 }
 
 
-def _rule(rule: str) -> str:
-    if rule not in ("auto", "never"):
-        raise ValueError('expected "auto" or "never"; for one run: divorder run --refit NAME')
-    return rule
-
-
 def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
     return RULES | given
 
 
-Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterValidator(_rules)]
+Rules = Annotated[dict[FitName, Literal["auto", "never"]], AfterValidator(_rules)]
+
+
+def _machine(address: str) -> str:
+    if address not in ("local", "ray") and ":" not in address:
+        raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
+    return address
 
 
 class Engine(_Section):
     """Where work runs (docs/cluster.md)."""
 
-    address: str = "local"
+    address: Annotated[str, AfterValidator(_machine)] = "local"
     """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
     store. ray: the cluster that RAY_ADDRESS names, else the one on this machine, else one started for the run."""
     workers: int = Field(0, ge=0, le=1024)
@@ -861,13 +843,6 @@ class Engine(_Section):
     MB each."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of models: cpu, cuda or mps; auto takes a GPU if there is one."""
-
-    @field_validator("address")
-    @classmethod
-    def _a_machine(cls, address: str) -> str:
-        if address not in ("local", "ray") and ":" not in address:
-            raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
-        return address
 
 
 class Advanced(_Section):

@@ -361,7 +361,7 @@ def test_equal_ranks_need_ranks(make: Make) -> None:
         ({}, "set exports.world_size and exports.micro_batch"),
         (
             {"world_size": 3, "micro_batch": 1},
-            "sequence.batch = 4 is no whole number of steps of 3 ranks x 1",
+            "sequence.batch = 4 is no whole number of steps with exports.world_size = 3",
         ),
         (
             {"world_size": 2, "micro_batch": 1, "trainer": "mds"},
