@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FILTER = "leave the worst records out of the input"
-_GRADIENTS = "gradients of the last two blocks of deep.model, of 1,024 dims"
-_SMALL = "three trainings an order, of two epochs each, with one small model"
-_STRATEGIES = (
-    "six orders of documents by three of sequences, and those of order.strategy and sequence.strategy"
-)
+_SMALL = "`divorder prove` makes three trainings an order, of two epochs each, with one small model"
 SETTINGS: dict[str, str] = {
     "advanced.decoder_tokens": "it is 2,000,000",
     "advanced.film_frames": "it is 150",
     "advanced.map_documents": "it is 20,000",
     "advanced.settle_seconds": "the sensor waits for files that are being written",
-    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training",
+    "advanced.silhouette_documents": "it is 10,000",
     "advanced.stored": "vectors are stored as float32",
     "chats.balance": "shares count trained tokens; chats.train_on says which those are",
     "clusters.method": "k-means goes by cosine",
-    "comparison": f"`divorder compare` measures {_STRATEGIES}",
+    "comparison": "`divorder compare` measures the same strategies for everyone, and those of your settings",
     "curriculum.epochs": "a schedule is passed in every epoch",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
-    "curriculum.options": "shapes have the options of docs/sections.md; for others, write ranks of your own as scores "
-    "in curriculum.path",
+    "curriculum.options": "write ranks of your own as scores in curriculum.path",
     "curriculum.points": "write ranks of your own as scores in curriculum.path",
     "curriculum.strength": "leave out the scores of records that shall not follow the schedule: they are spread evenly",
     "curriculum.window": "it is a 32nd of training, between 4 and 64 batches",
@@ -32,51 +26,49 @@ SETTINGS: dict[str, str] = {
     "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
     "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
     "embedding.nan_as_zero": "write zeros for documents without a vector",
-    "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",
+    "evidence.batch": _SMALL,
     "evidence.budget_seconds": "lower evidence.tokens or the number of evidence.orders",
-    "evidence.epochs": f"`divorder prove` makes {_SMALL}",
-    "evidence.model": f"`divorder prove` makes {_SMALL}",
-    "evidence.schedule": "the learning rate falls as a cosine",
-    "evidence.seeds": f"`divorder prove` makes {_SMALL}",
-    "exports.columns": "exports of `parquet` have labels if there is a loss mask; position_ids and attention_mask "
-    "follow from seq_lengths",
+    "evidence.epochs": _SMALL,
+    "evidence.model": _SMALL,
+    "evidence.schedule": _SMALL,
+    "evidence.seeds": _SMALL,
+    "exports.columns": "exports of `parquet` have labels if there is a loss mask",
     "exports.shard_bytes": "it is 1 GiB",
-    "gradients": f"selections compare {_GRADIENTS}",
+    "gradients": "selections compare gradients of the last two blocks of deep.model",
     "input.max_record_bytes": "it is 64 MiB",
-    "mixing.drop": f"{_FILTER}, or choose records by [selection]",
+    "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
     "order.length_bins": "it is 100",
     "order.shards_of": "it is 10,000,000",
-    "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own; a ramp is several phases "
-    "(docs/sections.md)",
+    "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own",
     "order.within": "it is 1; orders of tables have it as an argument",
     "output.shard_bytes": "it is 2 GiB",
     "selection.alpha": 'spokes chooses for diversity alone, method = "quality" for quality alone',
     "selection.documents": "give the budget in tokens, as selection.tokens",
-    "selection.min_quality": _FILTER,
+    "selection.min_quality": "leave the worst records out of the input",
     "selection.partitions": "all documents are optimised together",
-    "selection.vectors": f"selections compare {_GRADIENTS}",
+    "selection.vectors": "selections compare gradients of the last two blocks of deep.model",
     "sequence.vectors": "it is 64",
-    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
-    "that holds them",
+    "store.cache": "copies of a store in a bucket lie in TMPDIR while a run lasts",
     "store.wait": "a second run on a store waits for the first",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
 _BUFFER = {"balanced_buffer": 'use "balanced"; for a stream, divorder.balance'}
+_TRAINED = ("original", "random_documents", "random_sequences", "curated")
 _SHAPES = ("rise", "fall", "segment", "fold", "zigzag", "stair", "saw", "points")
-_SHAPE = "set curriculum.score and curriculum.shape, and train curated, which follows them"
 VALUES: dict[str, dict[str, str]] = {
     "order.strategy": _BUFFER,
     "sequence.strategy": _BUFFER,
     "evidence.orders": {
         "repeated_shuffle": "random_sequences shuffles anew in each epoch",
         "cluster_packed": 'prove a plan with packing.method = "cluster_packed"',
-        **dict.fromkeys(
-            (f"{name}_apart" for name in ("original", "random_documents", "random_sequences", "curated")),
-            "attention crosses documents in all of them",
-        ),
         "curated_epochs": "set sequence.epochs, and train curated, which reads the plan of each epoch",
-        **{name: _SHAPE for shape in _SHAPES for name in (shape, f"{shape}_balanced")},
+        **{f"{name}_apart": "attention crosses documents in all of them" for name in _TRAINED},
+        **{
+            f"{shape}{of}": "set curriculum.score and curriculum.shape, and train curated, which follows them"
+            for shape in _SHAPES
+            for of in ("", "_balanced")
+        },
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "mixing.weights": {"by_quality": "shares of one trait: a table, natural, sqrt, unimax or a number"},

@@ -7,9 +7,7 @@ interrupted; 141, the reader of the output closed it.
 from __future__ import annotations
 
 import argparse
-import atexit
 import codecs
-import gc
 import io
 import os
 import signal
@@ -36,10 +34,6 @@ GOES_ON = "the next run resumes here"
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    # By default Python searches modules and lists of texts for cycles repeatedly.
-    gc.set_threshold(10_000, 20, 20)
-    # It would search everything once more at its end, for half a second.
-    atexit.register(gc.freeze)
     _prepare_streams()
     # A notebook names its own backend, which matplotlib refuses to start with where its package is not installed.
     os.environ.pop("MPLBACKEND", None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,13 +57,6 @@ def write(project: DefsFolderSandbox, path: str, *documents: dict[str, Any]) -> 
     ]
     (folder / "defs.yaml").write_text(yaml.safe_dump_all(whole))
     return folder
-
-
-def rendered(project: DefsFolderSandbox, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Attributes with the folder of the project in place of its variable."""
-    text = json.dumps(attributes).replace("{{ context.project_root }}", str(project.project_root))
-    values: dict[str, Any] = json.loads(text)
-    return values
 
 
 def specs(project: DefsFolderSandbox) -> dict[str, dg.AssetSpec]:
@@ -137,41 +128,6 @@ def test_jobs_run_in_one_process_or_by_the_executor_of_the_project(project: Defs
     with project.build_all_defs() as defs:
         found = {name: defs.resolve_job_def(f"{name}_curate").executor_def for name in executors}
     assert found["news"] is dg.in_process_executor is not found["blog"]
-
-
-def test_variables_of_the_project_and_of_the_environment_stand_in_the_settings(
-    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tables("news") | {"seed": "{{ seed }}", "clusters": {"k": "{{ env.CLUSTERS }}"}}
-    attributes = {
-        "settings": settings,
-        "key_prefix": ["news", "{{ env.YEAR }}"],
-    }
-    document = {
-        "type": TYPE,
-        "attributes": attributes,
-        "template_vars_module": ".variables",
-        "requirements": {"env": ["CLUSTERS", "YEAR"]},
-    }
-    folder = write(project, "news", document)
-    (folder / "variables.py").write_text(
-        textwrap.dedent("""
-            import dagster as dg
-
-            @dg.template_var
-            def seed():
-                return 7
-        """)
-    )
-    monkeypatch.setenv("CLUSTERS", "5")
-    monkeypatch.setenv("YEAR", "2026")
-    loaded = specs(project)
-    settings |= {"seed": 7, "clusters": {"k": 5}}
-    expected = build_definitions(load_settings(rendered(project, settings)))
-    versions = {spec.key.path[-1]: spec.code_version for spec in expected.resolve_all_asset_specs()}
-    assert {key: spec.code_version for key, spec in loaded.items()} == {
-        f"news/2026/{name}": version for name, version in versions.items()
-    }
 
 
 def test_components_made_in_python_need_no_project(

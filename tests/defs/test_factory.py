@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,25 +92,6 @@ def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> N
     assert dg.AssetKey(["text", "news", "packed_sequences"]) in chosen
 
 
-def test_specs_can_be_mapped_and_resources_bound(corpus: Corpus) -> None:
-    defs = project(corpus()).map_asset_specs(func=lambda spec: spec.merge_attributes(metadata={"cost": 1}))
-    assert all(spec.metadata["cost"] == 1 for spec in defs.resolve_all_asset_specs())
-    assert execute(defs, dg.DagsterInstance.ephemeral(), ["news", "raw_docs"])
-    mapped = dg.map_asset_specs(
-        lambda spec: spec.replace_attributes(owners=["team:a"], group_name="a"), corpus().assets or ()
-    )
-    run = dg.materialize(mapped, selection=dg.AssetSelection.assets(["news", "raw_docs"]))
-    assert metadata_of(run)["news/raw_docs"]["records"].value == 120
-
-
-def test_building_changes_no_filter_of_warnings_and_gives_none(corpus: Corpus) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        before = list(warnings.filters)
-        dg.Definitions.validate_loadable(corpus(upstream={"raw_docs": ["docs"]}))
-        assert warnings.filters == before
-
-
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
@@ -166,12 +146,6 @@ def test_a_folder_that_was_read_may_be_empty_for_a_while_but_not_gone(tmp_path: 
         build_definitions(config)
 
 
-def test_input_that_an_asset_writes_may_be_missing(tmp_path: Path) -> None:
-    config = make_corpus(tmp_path)
-    (tmp_path / "docs.jsonl").unlink()
-    assert build_definitions(config, upstream={"raw_docs": ["docs"]})
-
-
 # Assets upstream -----------------------------------------------------------------------------------------------------
 
 
@@ -209,22 +183,6 @@ def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> Non
         match=r"upstream is \['docs'\]; expected the assets that write the files of each asset",
     ):
         corpus(upstream=["docs"])
-
-
-EXTERNAL = '[embedding]\nkind = "external"\npath = "vectors.npy"\n'
-SCORED = '[curriculum]\nscore = "mine"\npath = "scores.npy"\n'
-
-
-@pytest.mark.parametrize(("asset", "section"), [("external_embeddings", EXTERNAL), ("scores", SCORED)])
-def test_other_assets_that_read_files_come_after_those_that_write_them(
-    tmp_path: Path, asset: str, section: str
-) -> None:
-    config = make_corpus(tmp_path)
-    config.write_text(config.read_text() + section)
-    defs = project(build_definitions(config, upstream={asset: ["docs"]}))
-    dg.Definitions.validate_loadable(defs)
-    (spec,) = (spec for spec in defs.resolve_all_asset_specs() if spec.key.path[-1] == asset)
-    assert docs.key in {dep.asset_key for dep in spec.deps}
 
 
 # Executors -----------------------------------------------------------------------------------------------------------

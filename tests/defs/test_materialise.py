@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from dagster_divorder.defs.metadata import (
     result_metadata,
     table,
 )
-from dagster_divorder.engine.progress import Log
 from dagster_divorder.pipeline.stage import Link, Table
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH
@@ -67,15 +65,6 @@ def test_appended_documents_are_seen_downstream_and_a_pinned_fit_is_not(curated:
     assert unsynced(defs, instance).isdisjoint(stages)
 
 
-def test_an_append_without_a_record_leaves_everything_fresh(curated: Any, config: Path) -> None:
-    defs, instance, before = curated
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.write(b"\n  \n")
-    run = execute(defs, instance, "raw_docs")
-    assert versions_of(run)["raw_docs"] == before["raw_docs"]
-    assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config)))
-
-
 def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
     curated: Any, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,20 +98,6 @@ def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
     assert "documents_per_second" in computed
 
 
-def test_progress_and_what_was_new_are_in_the_log_of_the_run(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.assets.Log", functools.partial(Log, seconds=0.0))
-    defs = load()
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = execute(defs, instance, "raw_docs", "base_model", "token_counts")
-        entries = instance.all_logs(run.run_id)
-    said = [entry.user_message for entry in entries if not entry.is_dagster_event]
-    assert any(line.startswith("raw_docs: reading records: 120 records") for line in said)
-    assert any(line.startswith("token_counts: tokenising: 120 of 120 records (100%)") for line in said)
-    assert any(line.startswith("token_counts: 120 documents, 120 new, 0 reused") for line in said)
-
-
 def test_a_table_too_wide_for_the_page_is_behind_a_link_with_its_words_as_they_are() -> None:
     narrow = [
         {"file": "a.jsonl", "records": 1200, "share": 0.123456},
@@ -150,21 +125,6 @@ def test_a_picture_on_the_page_is_of_bounded_size(tmp_path: Path, side: int) -> 
     assert width <= PICTURE_WIDTH
     assert width == pytest.approx(2 * height, abs=2)
     assert (shown == file.read_bytes()) == (side == 40)
-
-
-def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
-    folder = config.parent
-    config.write_text(config.read_text().replace('["docs.jsonl"]', '["."]'))
-    (folder / "notes.txt").touch()
-    (folder / "other").mkdir()
-    (folder / "other/curated_meta.json").touch()
-    with dg.DagsterInstance.ephemeral() as instance:
-        shown = metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]
-    assert rows_of(shown["other_files"]) == [
-        {"name": ".toml", "files": 1},
-        {"name": ".txt", "files": 1},
-    ]
-    assert {"folder": str(folder / "other")} in rows_of(shown["skipped_folders"])
 
 
 def test_metadata_says_nothing_twice_and_nothing_without_a_value(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -139,12 +138,6 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     assert daemon.starts()
 
 
-def rows(config: Path) -> list[bytes]:
-    """The exported rows and the curated records."""
-    files = sorted((config.parent / "exports/parquet").glob("*.parquet"))
-    return [file.read_bytes() for file in (*files, config.parent / "curated/curated.jsonl")]
-
-
 # The schedule ---------------------------------------------------------------------------------------------------------
 
 
@@ -234,11 +227,6 @@ def test_every_update_upstream_starts_one_run(news: Project) -> None:
     assert news.daemon.starts()
 
 
-def test_an_update_without_a_new_file_starts_a_run(news: Project) -> None:
-    news.instance.report_runless_asset_event(dg.AssetMaterialization("docs"))
-    assert [news.daemon.starts() for _ in range(2)] == [True, False]
-
-
 def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_path: Path) -> None:
     job = news.defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={news.docs.key})
     run = news.instance.create_run_for_job(job, asset_selection=frozenset({news.docs.key}))
@@ -267,15 +255,3 @@ def test_an_observed_source_starts_a_run_when_its_version_changes(
     version = "2"
     observe([lake], instance=instance)
     assert [daemon.starts() for _ in range(2)] == [True, False]
-
-
-def test_two_corpora_have_sensors_of_their_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    configs = {prefix: make_corpus(tmp_path / prefix) for prefix in ("news", "wiki")}
-    daemons: dict[str, Any] = {
-        prefix: Daemon(instance, load_settings(config), key_prefix=(prefix,))
-        for prefix, config in configs.items()
-    }
-    for daemon in daemons.values():
-        daemon.tick()
-    append(configs["news"])
-    assert [daemons[prefix].starts() for prefix in configs] == [True, False]
