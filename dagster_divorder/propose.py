@@ -88,21 +88,10 @@ class Field:
     def type(self) -> str:
         return " or ".join(sorted(self.kinds - ({"whole number"} if "number" in self.kinds else set())))
 
-    @property
-    def described(self) -> str:
-        mean = f", {self.characters / self.records:,.0f} characters on average" if self.characters else ""
-        return f"{self.type}{mean}"
-
     def has_few(self, most: int, *kinds: str) -> bool:
         """Whether it has at most so many values: short texts, true and false, or values of other kinds."""
         is_short = self.characters < LABEL_CHARACTERS * self.records
         return is_short and len(self.values) <= most and self.kinds <= {"text", "true or false", *kinds}
-
-    def is_label(self, name: str) -> bool:
-        """Whether it holds labels rather than texts, judged by its name and values."""
-        name = name.lower().rpartition(".")[2]
-        few = self.has_few(min(MAX_VALUES, self.records // 2)) and name not in TEXT_NAMES
-        return few or (name in LABEL_NAMES and self.characters < LABEL_CHARACTERS * self.records)
 
 
 @dataclass
@@ -198,9 +187,15 @@ def _sampled(paths: Sequence[str], text_field: str | None, most: int = SAMPLE_RE
 
 def _text_of(block: InputBlock, structure: Structure | None) -> tuple[str, str]:
     """(text field, why); ("", why it is unknown). structure: of the first record."""
-    sizes = {name: each.characters for name, each in block.fields.items() if not each.is_label(name)}
-    texts = [name for name in sizes if block.fields[name].records >= TEXT_SHARE * block.records]
-    texts = [name for name in texts if "text" in block.fields[name].kinds]
+    sizes, least = dict[str, int](), TEXT_SHARE * block.records
+    for name, each in block.fields.items():
+        last, is_short = name.lower().rpartition(".")[2], each.characters < LABEL_CHARACTERS * each.records
+        few = each.has_few(min(MAX_VALUES, each.records // 2)) and last not in TEXT_NAMES
+        if not few and not (last in LABEL_NAMES and is_short):
+            sizes[name] = each.characters
+    texts = [
+        name for name in sizes if block.fields[name].records >= least and "text" in block.fields[name].kinds
+    ]
     longest, named = max(texts, key=lambda name: sizes[name], default=""), _named(TEXT_NAMES, texts)
     # `text` may be a title beside a much longer `body`.
     text = named if named and 2 * sizes[named] >= sizes[longest] else longest
@@ -208,15 +203,13 @@ def _text_of(block: InputBlock, structure: Structure | None) -> tuple[str, str]:
     if structure and (not text or text in structure.fields):
         return "", f"the records are {structure.said(by_jq=block.listing.kind == 'jsonl')}"
     if text and (text == named or not rival or 2 * sizes[rival] < sizes[text]):
-        why = "a common name of text fields" if text == named else "the longest"
-        return text, f"{why}: {block.fields[text].described}"
+        return text, "a common name of text fields" if text == named else "by far the longest"
     unclear = f"no field holds text in most of the first {block.records:,} records"
     doubt = f"the text may be in {text!r} or in {rival!r}" if text else unclear
-    first = itertools.islice(block.fields.items(), 40)
+    fields = ", ".join(f"{name!r} ({each.type})" for name, each in itertools.islice(block.fields.items(), 40))
     return "", (
-        f"{doubt}; the fields are {', '.join(f'{name!r} ({each.described})' for name, each in first)}. If one of "
-        "them holds the text, name it with --text-field; if the text is in several fields or in a list, join it into "
-        "one field first"
+        f"{doubt}; the fields are {fields}. If one of them holds the text, name it with --text-field; if the text is "
+        "in several fields or in a list, join it into one field first"
     )
 
 
@@ -273,13 +266,8 @@ def write_settings(
     numbers: Mapping[str, int] | None = None,
     project: Path | None = None,
 ) -> Settings:
-    """Writes a settings file for a corpus.
-
-    Args:
-        trainer: its name, if known.
-        numbers: those given of `sequence_length`, `batch` and RANKS.
-        project: a folder around the file, such as a Dagster project; a run then writes to its `divorder/<name of the
-            file's folder>`.
+    """Writes a settings file for a corpus. trainer: its name, if known. numbers: those given of `sequence_length`,
+    `batch` and RANKS. project: a folder around the file, such as a Dagster project, for what a run writes.
 
     Raises:
         SettingsError: the file exists, cannot be written, or would hold an impossible value.

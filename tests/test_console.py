@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import orjson
 import pytest
 
-from dagster_divorder.cli import main
 from tests.conftest import topic_records
 
 RUN = "import sys; from dagster_divorder.cli import main; sys.exit(main())"
@@ -57,18 +53,6 @@ def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, s
     )
     assert made.returncode == 0, made.stderr
     assert bytes_shown in made.stdout
-
-
-def test_what_is_escaped_is_still_toml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed settings can be read back from a console of few letters."""
-    monkeypatch.setattr(sys, "stdout", console := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert main(["init", "docs.jsonl"]) == 0
-    line = 'id = "é海🙂"'
-    print(line, file=console, flush=True)
-    assert console.errors == "divorder"
-    escaped = line.encode("ascii", console.errors).decode()
-    assert tomllib.loads(escaped) == tomllib.loads(line)
-    assert codecs.lookup_error("divorder")
 
 
 @pytest.mark.slow
