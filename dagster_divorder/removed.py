@@ -94,6 +94,8 @@ VERBS: dict[str, str] = {
 
 
 OPTIONS: dict[str, str] = {
+    "--dagster": "`dagster dev -m dagster_divorder.definitions` shows the corpus (docs/dagster.md)",
+    "--open": "open the page that `divorder report` names",
     "--report-to": "set DAGSTER_HOME, and `divorder run` is a run of Dagster",
     "--key-prefix": "a corpus with a key prefix is run by its job, such as `dg launch --job news_curate`",
 }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dagster_divorder
 from dagster_divorder.cli import main
 from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.engine.progress import Silent
@@ -610,73 +607,6 @@ def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "the text field is 'fr'; expected one of" in capsys.readouterr().err
 
 
-# Dagster's files ----------------------------------------------------------------------------------------------------
-
-
-def test_dagsters_files_are_written_on_request_and_are_those_of_this_repository(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", GOOD)
-    initialised("docs.jsonl")
-    assert not Path("dagster.yaml").exists() and not Path("workspace.yaml").exists()
-    assert "divorder init --dagster writes the files" in capsys.readouterr().out
-    assert main(["init", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert f"start Dagster in {tmp_path}:\n  dagster dev\n" in said
-    repository = Path(dagster_divorder.__file__).parents[1]
-    for name in ("dagster.yaml", "workspace.yaml"):
-        assert Path(name).read_bytes() == (repository / name).read_bytes()
-    assert main(["--config", "a b.toml", "init", "docs.jsonl", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("is there already, and stays as it is\n") == 2
-    assert "  DIVORDER_CONFIG='a b.toml' dagster dev\n" in said
+def test_without_a_corpus_the_command_says_how_to_name_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init"]) == 1
     assert "no corpus is named" in capsys.readouterr().err
-    # A project's own files stay.
-    Path("workspace.yaml").rename("workspace.yml")
-    Path("workspace.yml").write_text("load_from: [{python_file: mine.py}]\n", encoding="utf-8")
-    assert main(["init", "--dagster"]) == 0
-    assert re.search(
-        r"workspace\.yml is there already, .* add to it what it lacks of .*workspace\.yaml\n",
-        capsys.readouterr().out,
-    )
-    assert not Path("workspace.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    "block", ["[tool.dagster]\nmodule_name = 'mine'\n", "[tool.dg.project]\nroot_module = 'mine'\n"]
-)
-def test_a_project_that_names_its_definitions_gets_no_workspace(
-    block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`dagster dev` does not read a workspace file beside such a project."""
-    Path("pyproject.toml").write_text(block, encoding="utf-8")
-    assert main(["init", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert not Path("workspace.yaml").exists() and Path("dagster.yaml").exists()
-    assert 'dg.Definitions.merge(defs, build_definitions("divorder.toml"))' in said
-    Path("pyproject.toml").write_text("[tool", encoding="utf-8")
-    Path("dagster.yaml").unlink()
-    assert main(["init", "--dagster"]) == 1
-    assert "cannot write Dagster's files into" in capsys.readouterr().err
-    assert not Path("dagster.yaml").exists()
-
-
-@pytest.mark.slow
-def test_dagster_finds_the_corpus_and_its_history_with_the_files_alone(tmp_path: Path) -> None:
-    import dagster as dg
-
-    write_jsonl(tmp_path / "docs.jsonl", GOOD)
-    assert main(["init", "docs.jsonl", "--yes", "--dagster"]) == 0
-    environment = {name: value for name, value in os.environ.items() if "DAGSTER" not in name}
-    checked = subprocess.run(
-        [sys.executable, "-m", "dagster", "definitions", "validate"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert "Validation successful for code location divorder" in checked.stdout + checked.stderr
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        assert not instance.nux_enabled
-        assert (tmp_path / ".dagster_home/storage").is_dir()

@@ -156,8 +156,7 @@ def test_the_installed_package_and_its_command_are_the_wheel_s(python: Path, tmp
 def test_the_installed_command_goes_from_records_to_a_report(python: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     divorder = python.with_name("divorder")
-    run(divorder, "init", "docs.jsonl", "--yes", "--dagster", cwd=tmp_path)
-    assert (tmp_path / "workspace.yaml").is_file() and (tmp_path / "dagster.yaml").is_file()
+    run(divorder, "init", "docs.jsonl", "--yes", cwd=tmp_path)
     small = {f"DIVORDER_{name}": value for name, value in SMALL.items()}
     for verb in ("run", "report"):
         run(divorder, verb, cwd=tmp_path, **small)

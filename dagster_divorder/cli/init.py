@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagster_divorder.cli.dagster_files import write_dagster_files
 from dagster_divorder.cli.verb import Options, Verb, can_ask, config_of, shown
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
@@ -27,11 +26,10 @@ NUMBERS = {
     "sequence_length": "tokens of a sequence",
     "batch": "sequences of a batch, over all ranks",
 }
-NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
+    """Write a settings file. Shows the fields of the records and their use.
 
     Raises:
         InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
@@ -42,8 +40,6 @@ def init(options: Options) -> Answer:
     from dagster_divorder.trainers import TRAINERS, trainer_named
 
     file = Path(config_of(options) or DEFAULT_FILE)
-    if not options.paths and options.dagster:
-        return Answer(*write_dagster_files(file))
     if not options.paths:
         raise InputError(
             "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
@@ -65,7 +61,6 @@ def init(options: Options) -> Answer:
     settings = write_settings(blocks, file, trainer=trainer, numbers=numbers)
     names = [block.structure.name if block.structure else repr(block.text_field) for block in blocks]
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    dagster, files = write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {})
     return Answer(
         [
             f"wrote {file}: it reads {' and '.join(dict.fromkeys(names))}; every window will carry the mix of "
@@ -76,7 +71,7 @@ def init(options: Options) -> Answer:
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
             *([f"  divorder{option} verify  # what {trainer} reads of it"] if trainer else []),
-            *dagster,
+            "in Dagster: dagster dev -m dagster_divorder.definitions",
         ],
         {
             "settings": str(file),
@@ -86,7 +81,6 @@ def init(options: Options) -> Answer:
             "exports": settings.exports.model_dump(
                 mode="json", include={"formats", "trainer"} | settings.exports.ranks.keys()
             ),
-            **(files or {"dagster": None, "workspace": None}),
         },
     )
 
@@ -150,12 +144,6 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
     for name, meaning in NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
-    parser.add_argument(
-        "--dagster",
-        action="store_true",
-        help="also write dagster.yaml and workspace.yaml, so that `dagster dev` shows the corpus and keeps its "
-        "history; without a corpus, write only these",
-    )
 
 
 VERB = Verb(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, add_refit, argument, flag, settings_of
@@ -79,26 +77,17 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     return show_stages(settings, stages) if stages else summarise(settings, details=details)
 
 
-def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
-    """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report in a
-    browser."""
-    from dagster_divorder.settings.places import is_url
+def report(settings: Settings, *, everything: bool) -> Answer:
+    """Runs the stages of an output and makes the report. everything: with all evidence."""
     from dagster_divorder.stages import EVIDENCE, GRAPH, run_all
 
     stage = "ordering_report"
     evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
     figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
-    page = figures["path"]
-    lines = [figures["check"], "", f"{page} ({byte_size(figures['bytes'])})"]
+    lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
         missing = ", ".join(figures["missing"])
         lines.append(f"missing from it: {missing}; `divorder report --all` makes them")
-    if browse and is_url(page):
-        lines.append("it is at a URL: copy it to this machine to open it")
-    elif browse and not webbrowser.open(Path(page).absolute().as_uri()):
-        lines.append(
-            "no browser could be opened, such as without a display: open the page on a machine that has one"
-        )
     names = ("path", "bytes", "better_than_shuffling", "missing")
     return Answer(lines, {name: figures[name] for name in names})
 
@@ -172,13 +161,10 @@ VERBS = (
     Verb(
         "report",
         "runs what an output needs and writes a page of charts beside it",
-        "divorder report --open",
+        "divorder report",
         "seconds after a run; --all makes all evidence, minutes",
-        lambda options: report(settings_of(options), everything=options.all, browse=options.open),
-        (
-            flag("--all", "first make all evidence for the report; takes longer"),
-            flag("--open", "then open it in a browser"),
-        ),
+        lambda options: report(settings_of(options), everything=options.all),
+        (flag("--all", "first make all evidence for the report; takes longer"),),
     ),
     Verb(
         "prune",

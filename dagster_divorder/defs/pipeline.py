@@ -15,23 +15,12 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import asset_upstream
 
 GROUPS = {
-    "corpus": {"raw_docs": "parquet json"},
-    "embedding": {
-        **dict.fromkeys(("base_model", "token_counts"), "huggingface"),
-        **dict.fromkeys(("deep_embeddings", "gradient_embeddings"), "huggingface pytorch"),
-        **dict.fromkeys(("shallow_embeddings", "external_embeddings"), "numpy"),
-        "clusters": "faiss",
-    },
-    "ordering": {
-        **dict.fromkeys(("scores", "subset_selection", "repeats", "diversity_metrics"), "numpy"),
-        **dict.fromkeys(("greedy_order", "packed_sequences", "sequence_order"), "numpy numba"),
-    },
-    "output": dict.fromkeys(("exports", "curated_output"), "parquet json"),
-    "report": dict.fromkeys(("ordering_animation", "ordering_report"), "matplotlib html"),
-    "evidence": {"cluster_map": "umap matplotlib", "training_evidence": "pytorch"},
+    "corpus": "raw_docs",
+    "ordering": "scores subset_selection repeats greedy_order packed_sequences sequence_order diversity_metrics",
+    "output": "exports curated_output",
+    "report": "ordering_animation ordering_report",
 }
-"""Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows.
-Other assets are evidence."""
+"""Group -> assets. All others are in "embedding" if the output needs them, else in "evidence"."""
 
 READING_FILES = ("raw_docs", "external_embeddings", "scores")
 """Assets whose files an asset of the project may write: `input.paths`, `embedding.path`, `curriculum.path`."""
@@ -70,12 +59,10 @@ class Pipeline:
         object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
-        group = next((group for group, kinds in GROUPS.items() if asset in kinds), "evidence")
-        kinds = GROUPS[group].get(asset, "numpy")
-        # In the group of the output's assets the edges of others would cross theirs.
-        if group in ("embedding", "ordering", "evidence"):
-            needed = "ordering" if group == "ordering" else "embedding"
-            group = needed if asset in self.needed else "evidence"
+        group = next((group for group, assets in GROUPS.items() if asset in assets.split()), "embedding")
+        if group in ("embedding", "ordering") and asset not in self.needed:
+            # In the group of the output's assets its edges would cross theirs.
+            group = "evidence"
         parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
             self.key(asset),
@@ -84,7 +71,6 @@ class Pipeline:
             group_name=self.named(group),
             # Parts have no asset of their own, so a change of their settings shows here.
             code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
-            kinds=set(kinds.split()),
         )
 
     @property
