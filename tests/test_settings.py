@@ -84,10 +84,6 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
             ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
         ),
         (
-            {"DIVORDER_ORDER__F2_LAMBDA": "1"},
-            ["order.f2_lambda is an option of f2", "order.options.f2_lambda", "[order.options]"],
-        ),
-        (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
             ["order.options.shards is an option of within_shard, grid_shuffle", "remove it"],
         ),

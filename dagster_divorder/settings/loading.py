@@ -305,7 +305,10 @@ def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
             if isinstance(value, str) and message.endswith(("a list", "a table")):
                 message += ", in the environment as JSON"
             if kind == "extra_forbidden":
-                sentences.append(f"{block}unknown key {key!r}{nearest(key, valid_keys())}")
+                keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]
+                keys = keys or [*Settings.model_fields]
+                near = nearest(key, [*valid_keys(), *keys]) or f"; expected {', '.join(keys)}"
+                sentences.append(f"{block}unknown key {key!r}{near}")
             elif not key:  # several sections; the message names them
                 sentences.append(message)
             else:

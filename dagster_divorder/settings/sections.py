@@ -540,17 +540,6 @@ class Order(_Section):
         """Whether the settings say what a new order may move of an output that a trainer may have read."""
         return self.frozen_tokens is not None or self.extends
 
-    @model_validator(mode="before")
-    @classmethod
-    def _options_in_their_table(cls, given: Any) -> Any:
-        for key in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
-            if strategies := declaring(key):
-                raise ValueError(
-                    f"order.{key} is an option of {', '.join(strategies)}; write it as order.options.{key}, under "
-                    "[order.options] in a file"
-                )
-        return given
-
     @field_validator("traits")
     @classmethod
     def _some_trait(cls, traits: dict[str, float]) -> dict[str, float]:
