@@ -344,7 +344,7 @@ def _toml(
     base = next(name for name in bases if not (folder / name).exists())
     if project:
         base = os.path.relpath(project / "divorder" / folder.name, folder)
-    tables = {
+    tables: dict[str, Mapping[str, Any]] = {
         "[model]": {"base": "bootstrap"},
         "[order]": {"frozen_tokens": 0},
         "[clusters]": {"k": k} if k < 30 else {},

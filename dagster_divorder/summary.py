@@ -133,7 +133,7 @@ def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -
     width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in [*table[0]][1:])
     rows = [len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN]]
     # (rank, number, lines) of what may be shown: blocks by number, rows of the table from -1 down.
-    items = [(rank, at, height(texts, COLUMNS)) for at, (rank, texts) in enumerate([*before, *after])]
+    items = [(float(rank), at, height(texts, COLUMNS)) for at, (rank, texts) in enumerate([*before, *after])]
     items += [(BEFORE_ROWS + 0.5 if at else 0, -1 - at, lines) for at, lines in enumerate(rows)]
     kept, room = set[int](), LINES - 2  # the table has names and, in colours, a rule above its first row
     for rank, at, lines in sorted(items, key=lambda item: item[0]):

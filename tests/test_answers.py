@@ -116,29 +116,6 @@ def test_every_command_is_documented() -> None:
             assert documented(verb.name), verb.name
 
 
-@pytest.mark.slow
-def test_lists_hold_what_their_rows_say(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    made = answer(capsys, "summary")
-    assert set(made["measures"][0]) == {
-        "measure",
-        "unit",
-        "better",
-        "this_order",
-        "shuffled",
-        "compared",
-        "about",
-    }
-    assert set(made["exports"][0]) == {"format", "folder", "sequences", "tokens", "files", "bytes"}
-    assert (made["corpus"]["records"], made["corpus"]["documents"]) == (81, 80)
-    rows = answer(capsys, "where", "--step", "0")["runs"]
-    names = re.findall(r"`(\w+)`", PAGE.partition("## where")[2].partition("\n## ")[0])
-    assert set(rows[0]) == set(names) - {"runs", "plan", "batch", "ids"}
-    assert sum(row["tokens"] for row in rows) == 4 * 64
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

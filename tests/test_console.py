@@ -39,23 +39,6 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [("cp1252:strict", r"größe-\u6d77")],
-)
-def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, shown: str) -> None:
-    bytes_shown = f"it reads '{shown}'".encode(encoding.partition(":")[0])
-    made = subprocess.run(
-        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-        capture_output=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    assert bytes_shown in made.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing_but_what_is_seen(folder: Path, closed: str) -> None:
     made = shell(f"divorder init docs.jsonl {closed}")
@@ -100,20 +83,3 @@ def test_a_notebook_s_own_backend_of_matplotlib_does_not_matter(folder: Path) ->
     ran = shell("divorder run", MPLBACKEND="module://nowhere.backend", DIVORDER_ADVANCED__VOCAB_SIZE="512")
     assert ran.returncode == 0, ran.stderr
     assert (folder / "data/curated/ordering_comparison.png").is_file()
-
-
-@pytest.mark.slow
-def test_settings_that_cannot_be_used_are_not_left_behind(tmp_path: Path) -> None:
-    folder = os.fsencode(tmp_path) + b"/\xff"
-    os.mkdir(folder)
-    with open(folder + b"/docs.jsonl", "wb") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(30))
-    made = subprocess.run(
-        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 1
-    assert os.listdir(folder) == [b"docs.jsonl"]

@@ -137,11 +137,3 @@ def test_a_broken_off_dialogue_leaves_nothing(terminal: Terminal, folder: Path) 
     assert "divorder: stopped; nothing was written; --yes asks nothing" in terminal.said
     assert "Traceback" not in terminal.said
     assert os.listdir(folder) == ["docs.jsonl"]
-
-
-@pytest.mark.slow
-def test_nothing_is_asked_with_yes(folder: Path) -> None:
-    terminal = Terminal("init", "docs.jsonl", "--yes")
-    assert terminal.end() == 0, terminal.said
-    terminal.close()
-    assert "[none]" not in terminal.said and Path("divorder.toml").is_file()

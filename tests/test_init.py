@@ -78,28 +78,19 @@ def test_fields_are_taken_for_what_they_are(
     assert len(settings.order.traits) == 2 + len(traits)
 
 
-@pytest.mark.parametrize(
-    ("record", "text", "own_id", "source"),
-    [
-        ({"text": "t {n}", "meta": {"pile_set_name": "Github"}}, "text", None, "meta.pile_set_name"),
-        ({"text": "t {n}", "meta": {"redpajama_set_name": "C4"}}, "text", None, "meta.redpajama_set_name"),
-        ({"text": "t {n}", "id": "{n}", "metadata": {"source": "w"}}, "text", "id", "metadata.source"),
-        ({"doc": {"id": "{n}", "text": "t {n}" * 9}, "lang": "en"}, "doc.text", "doc.id", None),
-        ({"text": "t {n}", "dataset": "d", "meta": {"source": "w"}}, "text", None, "dataset"),
-    ],
-)
-def test_fields_in_objects_are_taken_for_what_they_are(
-    record: dict[str, Any], text: str, own_id: str | None, source: str | None, tmp_path: Path
-) -> None:
-    lines = [orjson.dumps(record).replace(b"{n}", str(n).encode()) for n in range(60)]
-    for name, paths in (("docs.jsonl", b"\n".join(lines)), ("docs.parquet", None)):
-        if paths:
-            (tmp_path / name).write_bytes(paths)
-        else:
-            pq.write_table(pa.Table.from_pylist(list(map(orjson.loads, lines))), tmp_path / name)
-        settings = initialised(name)
-        assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
-        assert settings.input.source_field == source
+def test_fields_in_objects_are_taken_for_what_they_are(tmp_path: Path) -> None:
+    records = [
+        {"doc": {"id": str(n), "text": f"t {n}" * 9}, "meta": {"pile_set_name": "Github"}} for n in range(60)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "docs.parquet")
+    for name in ("docs.jsonl", "docs.parquet"):
+        found = initialised(name).input
+        assert (found.text_field, found.id_field, found.source_field) == (
+            "doc.text",
+            "doc.id",
+            "meta.pile_set_name",
+        )
         Path("divorder.toml").unlink()
 
 
@@ -168,12 +159,6 @@ def test_an_input_without_text_is_refused(
     assert main(["init", "docs.jsonl"]) == 1
     assert said in capsys.readouterr().err
     assert not Path("divorder.toml").exists()
-
-
-def test_without_settings_the_message_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run"]) == 1
-    assert "no settings name an input" in (said := capsys.readouterr().err)
-    assert "`divorder init FILES_OR_FOLDER`" in said
 
 
 # Records of several fields that belong together ----------------------------------------------------------------------
@@ -352,24 +337,6 @@ def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     assert 'text_field = "abstract"  # by far the longest' in written
 
 
-def test_a_field_that_is_named_by_hand_is_read_and_a_text_in_an_object_is_found(
-    tmp_path: Path,
-) -> None:
-    write_records(tmp_path / "docs.jsonl", STRUCTURED["completion"][0])
-    settings = Settings(
-        input={"paths": ["docs.jsonl"], "text_field": "completion"}, store={"path": tmp_path / "store"}
-    )
-    assert run_stage("raw_docs", settings, Silent()).figures["documents"] == 60
-    # A text inside an object is proposed if there is no other.
-    inside = [{"translation": {"en": record["text"]}} for record in topic_records(9)]
-    write_jsonl(tmp_path / "chats.jsonl", inside)
-    assert initialised("chats.jsonl").input.text_field == "translation.en"
-    # A text beside a chat is its title, or the rendered chat.
-    Path("divorder.toml").unlink()
-    write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "text": "words {n} " * 90})
-    assert initialised("chats.jsonl").input.format == "messages"
-
-
 @pytest.mark.parametrize(
     ("record", "said"),
     [
@@ -535,18 +502,6 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["a", "b", "list", "1", "–", '["x",', "0]"],
         ["rare", "text", "0.125", "1", "r"],
     ]
-    Path("divorder.toml").unlink()
-    assert main(["--json", "init", "docs.jsonl"]) == 0
-    (found,) = orjson.loads(capsys.readouterr().out)["inputs"]
-    assert (found["text_field"], found["id_field"], found["source_field"]) == ("text", "id", None)
-    assert found["fields"][2] == {
-        "field": "meta.score",
-        "type": "number",
-        "share": 1.0,
-        "distinct": 1200,
-        "example": "0",
-    }
-    assert found["fields"][-1]["share"] == 0.125
 
 
 ARRAY = orjson.dumps(GOOD)

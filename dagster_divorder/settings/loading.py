@@ -276,7 +276,8 @@ def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
     count, if possible of its own type; if no type fits, one sentence names all."""
     problems = []
     for details in error.errors():
-        place, value = [], given
+        place: list[Any] = []
+        value: Any = given
         for part in details["loc"]:
             # Other parts name types that were tried.
             index = isinstance(value, list | tuple) and isinstance(part, int)

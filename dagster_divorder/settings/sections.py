@@ -797,7 +797,7 @@ class Evidence(_Section):
 
 FitName = Literal["model", "decoder", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
 """Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
-RULES: dict[FitName, str] = {
+RULES: dict[FitName, Literal["auto", "never"]] = {
     "model": "never",
     "decoder": "never",
     "bins": "auto",
@@ -808,7 +808,7 @@ RULES: dict[FitName, str] = {
 }
 
 
-def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
+def _rules(given: dict[FitName, Any]) -> dict[FitName, Any]:
     return RULES | given
 
 

@@ -130,20 +130,6 @@ def test_jobs_run_in_one_process_or_by_the_executor_of_the_project(project: Defs
     assert found["news"] is dg.in_process_executor is not found["blog"]
 
 
-def test_components_made_in_python_need_no_project(
-    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(project.project_root / "data")
-    (project.project_root / "data/news.toml").write_text(CONFIG.replace("docs.jsonl", "news.jsonl"))
-    component = DivOrderComponent(config="news.toml", key_prefix=["training", "news"], automation=False)
-    defs = dg.build_defs_for_component(component)
-    dg.Definitions.validate_loadable(defs)
-    assert not defs.sensors
-    assert (
-        dg.AssetKey(["training", "news", "curated_output"]) in defs.resolve_asset_graph().get_all_asset_keys()
-    )
-
-
 def test_a_scaffold_of_a_corpus_in_python_loads(
     project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

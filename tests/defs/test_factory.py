@@ -11,11 +11,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_divorder import Settings, build_definitions, load_settings
+from dagster_divorder import build_definitions, load_settings
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.stages import open_run, run_all
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, make_corpus, metadata_of, run_command
+from tests.defs.conftest import execute, make_corpus, run_command
 
 Corpus = Callable[..., dg.Definitions]
 
@@ -95,24 +95,6 @@ def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> N
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-def test_settings_of_python_are_as_those_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_corpus(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    built = Settings.model_validate(
-        {
-            "input": {"paths": ["docs.jsonl"]},
-            "store": {"path": "store"},
-            "output": {"path": "curated", "sidecars": []},
-        }
-    )
-    relative = build_definitions(built)
-    monkeypatch.chdir("/")
-    run = execute(relative, dg.DagsterInstance.ephemeral(), "raw_docs")
-    assert metadata_of(run)["raw_docs"]["records"].value == 120
-    assert load_settings(config).store.path == tmp_path / "store"
-    assert (tmp_path / "store").is_dir()
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -175,14 +157,6 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
         corpus(upstream={asset: ["docs"]})
     assert f"upstream names '{asset}'" in str(refused.value)
     assert "the assets that do are raw_docs" in str(refused.value)
-
-
-def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(
-        dg.DagsterInvalidDefinitionError,
-        match=r"upstream is \['docs'\]; expected the assets that write the files of each asset",
-    ):
-        corpus(upstream=["docs"])
 
 
 # Executors -----------------------------------------------------------------------------------------------------------

@@ -65,39 +65,6 @@ def test_appended_documents_are_seen_downstream_and_a_pinned_fit_is_not(curated:
     assert unsynced(defs, instance).isdisjoint(stages)
 
 
-def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
-    curated: Any, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    defs, instance, _ = curated
-    # Whether the output is old enough not to be hashed again is stored once, in a run that the clock would choose.
-    monkeypatch.setattr("dagster_divorder.store.sources.SETTLED_NS", 0)
-    monkeypatch.setattr("dagster_divorder.corpus.ingest.SETTLED_NS", 0)
-
-    def rates() -> set[str]:
-        run = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-        metadata = metadata_of(run)
-        assert {shown["changed"].value for shown in metadata.values()} == {False}
-        return {name for shown in metadata.values() for name in shown if "per_second" in name}
-
-    def state() -> list[tuple[Path, int]]:
-        return [
-            (file, file.stat().st_mtime_ns) for file in sorted((config.parent / "store").rglob("state*.json"))
-        ]
-
-    # The first run that finds nothing new stores the new counts of documents, and what shows that files are unchanged;
-    # the second, that it has read none.
-    assert rates() == set()
-    assert rates() == set()
-    before = state()
-    assert len(before) == 1
-    assert rates() == set()
-    assert state() == before
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
-    computed = metadata_of(execute(defs, instance, "raw_docs"))["raw_docs"]
-    assert "documents_per_second" in computed
-
-
 def test_a_table_too_wide_for_the_page_is_behind_a_link_with_its_words_as_they_are() -> None:
     narrow = [
         {"file": "a.jsonl", "records": 1200, "share": 0.123456},

@@ -45,17 +45,6 @@ def append(config: Path) -> None:
         file.write(b'{"text": "one more"}\n')
 
 
-def test_the_location_has_a_sensor_and_a_schedule_that_are_on(load: Load, settings: Settings) -> None:
-    repository = load().get_repository_def()
-    (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
-    # Instances keep cursors and states under these names.
-    assert (sensor.name, schedule.name) == ("watch_input", "daily")
-    assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
-    assert sensor.minimum_interval_seconds == 4
-    assert (schedule.job_name, schedule.cron_schedule) == ("report", "0 3 * * *")
-    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-
-
 def test_the_first_run_is_the_users_and_every_change_after_it_starts_one(
     config: Path, settings: Settings, instance: dg.DagsterInstance
 ) -> None:
