@@ -142,25 +142,6 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
     assert load_settings("other.toml").input == settings.input
 
 
-@pytest.mark.parametrize(
-    ("records", "said"),
-    [
-        (
-            [{"a": 1, "b": [2]}] * 3,
-            "no field holds text in most of the first 3 records; the fields are 'a' (whole number), 'b' (list)",
-        ),
-        ([], "holds no readable record"),
-    ],
-)
-def test_an_input_without_text_is_refused(
-    records: list[dict[str, Any]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in capsys.readouterr().err
-    assert not Path("divorder.toml").exists()
-
-
 # Records of several fields that belong together ----------------------------------------------------------------------
 
 TURNS = [
@@ -250,57 +231,6 @@ def test_chats_and_pairs_are_recognised(
         run_stage("raw_docs", Settings(input={"paths": [name], "text_field": "text"}), Silent())
 
 
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        (
-            {"dialog": TURNS, "source": "a"},
-            "rename the field, as with `jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`",
-        ),
-        (
-            {"input": "what {n}", "output": "that {n} " * 30},
-            "it is unclear which fields are question and answer",
-        ),
-    ],
-)
-def test_init_stops_where_it_cannot_tell_the_form(
-    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in capsys.readouterr().err
-    assert not Path("divorder.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("record", "options", "said"),
-    [
-        ({"messages": TURNS[:1]}, [], "no turn is trained on: there is no assistant turn"),
-        (
-            {"messages": TURNS[:1]},
-            ["--trainer", "trl-grpo"],
-            "the text field is 'prompt'; expected one of messages",
-        ),
-        (
-            {"messages": TURNS},
-            ["--trainer", "trl-dpo"],
-            "trl-dpo does not read these records: it reads records of pairs, and the inputs hold messages",
-        ),
-        (
-            {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
-            [],
-            "parse it before you write the record: value = ast.literal_eval(value",
-        ),
-    ],
-)
-def test_init_stops_where_nothing_could_be_trained(
-    record: dict[str, Any], options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl", *options]) == 1
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("chats", [20, 40])
 def test_chats_and_texts_in_one_file_are_told_with_the_inputs_that_read_them(
     chats: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -335,26 +265,6 @@ def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     assert "\ntext: 'abstract', by far the longest\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
     assert 'text_field = "abstract"  # by far the longest' in written
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
-        ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
-        (
-            {"id": "a{n}", "to": {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}},
-            "the text may be in 'to.de' or in 'to.en'; the fields are 'id' (text)",
-        ),
-    ],
-)
-def test_init_stops_where_it_cannot_tell_the_text(
-    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in (error := capsys.readouterr().err)
-    assert "name it with --text-field" in error
 
 
 def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
@@ -445,26 +355,6 @@ def test_the_export_of_a_trainer_keeps_every_batch(
         assert "exports." not in trainer["needs"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--trainer hf", "did you mean 'hf-trainer'?"),
-        ("--trainer trl --world-size 0", "exports.world_size = 0"),
-        ("--world-size 4", "--world-size 4 applies to a trainer"),
-        ("--batch 0", "sequence.batch = 0"),
-        ("--sequence-length 2", "nothing was written: sequence.length = 2: "),
-        ("--text-field txt", "the text field is 'txt'; expected one of"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused_before_anything_is_written(
-    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    assert main(["init", "docs.jsonl", *options.split()]) == 1
-    assert said in capsys.readouterr().err
-    assert os.listdir() == ["docs.jsonl"]
-
-
 # What is told of the records -----------------------------------------------------------------------------------------
 
 GOOD = [{"id": n, "text": f"words number {n} about tides and bread"} for n in range(60)]
@@ -504,28 +394,62 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
 
 
-ARRAY = orjson.dumps(GOOD)
-COMMON_SLIPS = {
-    "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
-    "an array": ("docs.json", ARRAY, "a JSON array; if it holds the records, write one a line with `jq"),
-    "nothing": ("docs.jsonl", b"", "docs.jsonl holds no readable record"),
-    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "be used with text_field = 'text'"),
-    "a list beside": (
-        "docs.jsonl",
-        b'{"title": "t", "turns": ["%s"]}\n' % (b"words " * 30),
-        "in a list, join it into one field first",
+TWO = {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}
+REFUSED: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
+    "no text": (
+        {"a": 1, "b": [2]},
+        "",
+        "no field holds text in most of the first 60 records; the fields are 'a' (whole",
     ),
+    "no record": (b"", "", "docs.jsonl holds no readable record"),
+    "no known turns": ({"dialog": TURNS}, "", "`jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`"),
+    "no known answer": (
+        {"input": "what {n}", "output": "that {n} " * 30},
+        "",
+        "which fields are question and answer",
+    ),
+    "no answer": ({"messages": TURNS[:1]}, "", "no turn is trained on: there is no assistant turn"),
+    "no prompt": (
+        {"messages": TURNS[:1]},
+        "--trainer trl-grpo",
+        "the text field is 'prompt'; expected one of messages",
+    ),
+    "no pair": (
+        {"messages": TURNS},
+        "--trainer trl-dpo",
+        "it reads records of pairs, and the inputs hold messages",
+    ),
+    "a list of texts": ({"id": "a{n}", "turns": ["many words " * 9] * 3}, "", "name it with --text-field"),
+    "two texts": (TWO, "", "or in 'en'"),
+    "two texts inside": (
+        {"id": "a{n}", "to": TWO},
+        "",
+        "the text may be in 'to.de' or in 'to.en'; the fields are 'id' (t",
+    ),
+    "empty texts": (b'{"text": "", "s": "a"}\n' * 60, "", "be used with text_field = 'text'"),
+    "trainer": (TWO, "--text-field en --trainer hf", "did you mean 'hf-trainer'?"),
+    "ranks": (TWO, "--text-field en --trainer trl --world-size 0", "exports.world_size = 0"),
+    "no trainer": (TWO, "--text-field en --world-size 4", "--world-size 4 applies to a trainer"),
+    "length": (TWO, "--text-field en --sequence-length 2", "nothing was written: sequence.length = 2: "),
+    "no such field": (TWO, "--text-field txt", "the text field is 'txt'; expected one of"),
 }
 
 
-@pytest.mark.parametrize(("name", "data", "said"), COMMON_SLIPS.values(), ids=COMMON_SLIPS)
-def test_files_that_people_have_are_refused_with_what_to_do(
-    name: str, data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("records", "options", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_used_is_refused_before_anything_is_written(
+    records: dict[str, Any] | bytes,
+    options: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / name).write_bytes(data)
-    assert main(["init", name]) == 1
+    if isinstance(records, bytes):
+        (tmp_path / "docs.jsonl").write_bytes(records)
+    else:
+        write_records(tmp_path / "docs.jsonl", records)
+    assert main(["init", "docs.jsonl", *options.split()]) == 1
     assert said in capsys.readouterr().err
-    assert os.listdir() == [name]
+    assert os.listdir() == ["docs.jsonl"]
 
 
 def test_files_beside_the_corpus_that_are_not_read_are_told(

@@ -669,7 +669,7 @@ class Exports(_Section):
 
     formats: Annotated[tuple[Format, ...], AfterValidator(_each_once)] = Field((), examples=[["parquet"]])
     """Formats of the training sequences with their tokens, each in a folder below `path`: parquet, megatron, olmo, ds,
-    mds, litdata; text for trainers that tokenise themselves."""
+    mds, litdata."""
     path: WrittenPlace = Path("data/exports")
     """Folder, or s3://, gs:// or az:// URL, of the exports."""
     trainer: Annotated[str, AfterValidator(_known_trainer)] | None = Field(None, examples=["hf-trainer"])
