@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -47,15 +48,10 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
     """
     run = open_run(settings)
     chosen, own = trainer_named(trainer) if trainer else None, settings.exports.trainer
-    if folder is None:
-        chosen = chosen or (trainer_named(own) if own else None)
-        head, shapes, is_plan = _of_plan(run, chosen)
-    elif read_manifest(folder) is not None:
-        head, shapes, is_plan = _of_output(run, folder, chosen)
-    else:
-        head, shapes, is_plan = _of_export(run, folder, chosen)
-    shape = next(iter(shapes.values()))
-    if not (read := shape.reading()).steps:
+    if folder is None and own:
+        chosen = chosen or trainer_named(own)
+    head, shapes, is_plan = _readable(run, folder, chosen)
+    if not (read := next(iter(shapes.values())).reading()).steps:
         raise InputError(
             f"there is nothing to verify: {read.length:,} rows are less than one batch of {read.batch:,}. "
             f"{batch_advice(read.length)}"
@@ -143,84 +139,80 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     return [f"{head.format(slowest['come'])}; exports.equal_ranks = true: {slowest['dealt']:.2f}"]
 
 
-Readings = tuple[str, dict[str, Shape], bool]
-"""The first line of the answer, what each trainer reads, by name, and whether it is of the present plan."""
-
-
-def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
-    settings = run.settings
-    readers = [
-        reader
-        for reader in TRAINERS.values()
-        if (reader.formats or settings.masked or reader is chosen) and not unread(reader, settings)
-    ]
-    if chosen and chosen not in readers:
-        raise InputError(
-            f"{chosen.name} does not read this plan: {unread(chosen, settings)}; expected one of "
-            f"{', '.join(reader.name for reader in readers)}"
+def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[str, dict[str, Shape], bool]:
+    """(the first line of the answer, what each trainer reads, by name, whether it is of the present plan)."""
+    settings, is_plan = run.settings, True
+    manifest = None if folder is None else read_manifest(folder)
+    if folder is None:
+        readers = [t for t in TRAINERS.values() if t.formats or settings.masked or t is chosen]
+        obstacles = {reader.name: unread(reader, settings) for reader in readers}
+        read = "this plan"
+        shapes = {name: planned_shape(run, TRAINERS[name]) for name, why in obstacles.items() if not why}
+    elif manifest is not None:
+        if manifest.get("key") != run.receipt(OUTPUT).key:
+            raise InputError(
+                f"{folder} does not hold the last output of these settings; name its settings with --config, or run "
+                "again"
+            )
+        _check_files(folder, MANIFEST, manifest)
+        read = f"the records of {folder}"
+        obstacles = {
+            reader.name: "" if settings.forms & {*reader.forms} else _wanted(reader)
+            for reader in TRAINERS.values()
+        }
+        shapes = dict.fromkeys(
+            (name for name, why in obstacles.items() if not why), records_shape(run, folder)
         )
-    shapes = {reader.name: planned_shape(run, reader) for reader in ([chosen] if chosen else readers)}
-    first = next(iter(shapes.values()))
-    written = "exported" if first.sequence_length else "written"
-    return f"the plan: {_size(first)}, as it would be {written} under these settings", shapes, True
-
-
-def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
-    manifest = read_manifest(folder) or {}
-    if manifest.get("key") != run.receipt(OUTPUT).key:
-        raise InputError(
-            f"{folder} does not hold the last output of these settings; name its settings with --config, or run again"
-        )
-    _check_files(folder, MANIFEST, manifest)
-    readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
-    readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
-    head = f"{folder}: {_size(shape)}; every file is unaltered"
-    return head, dict.fromkeys((reader.name for reader in readers), shape), True
-
-
-def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
-    manifest = read_manifest(folder, EXPORT_MANIFEST)
-    if manifest is None:
-        raise InputError(
-            f"{folder} is not an export: {neighbour(folder)} has no complete manifest.json; expected the folder of "
-            f"an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, or run "
-            f"with exports.formats set"
-        )
-    _check_files(folder, EXPORT_MANIFEST, manifest)
-    readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
-    masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
-    short = pads and manifest["padded_rows"] > 0
-    obstacles = {reader.name: reader.obstacle(masked=masked, short_rows=short) for reader in readers}
-    if chosen and (obstacle := obstacles.get(chosen.name)):
-        unread = "the loss mask" if masked else f"the {manifest['padded_rows']:,} short rows"
-        raise InputError(f"{chosen.name} does not read {unread} of {folder}: {obstacle}")
-    readers = [reader for reader in readers if not obstacles[reader.name]]
-    readers = _fitting(readers, chosen, f"{manifest['format']}, the format of {folder}")
-    if not readers:
-        raise InputError(
-            f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
-        )
-    shape = Shape.of(manifest, str(folder))
-    head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is unaltered"
-    try:
-        is_plan = plan_fingerprint(run) == manifest["plan"]
-    except DivOrderError:
+    else:
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest is None:
+            raise InputError(
+                f"{folder} is not an export: {neighbour(folder)} has no complete manifest.json; expected the folder "
+                f"of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, or "
+                f"run with exports.formats set"
+            )
+        _check_files(folder, EXPORT_MANIFEST, manifest)
+        masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
+        short = pads and manifest["padded_rows"] > 0
+        obstacles = {
+            reader.name: reader.obstacle(masked=masked, short_rows=short)
+            if manifest["format"] in reader.formats
+            else _wanted(reader)
+            for reader in TRAINERS.values()
+        }
+        read = f"{manifest['format']}, the format of {folder}"
+        if chosen and manifest["format"] in chosen.formats:
+            read = (
+                f"the loss mask of {folder}"
+                if masked
+                else f"the {manifest['padded_rows']:,} short rows of {folder}"
+            )
+        shape = Shape.of(manifest, str(folder))
+        shapes = dict.fromkeys((name for name, why in obstacles.items() if not why), shape)
         is_plan = False
-    return head, dict.fromkeys((reader.name for reader in readers), shape), is_plan
+        with suppress(DivOrderError):
+            is_plan = plan_fingerprint(run) == manifest["plan"]
+    if chosen and chosen.name not in shapes:
+        able = f"; expected one of {', '.join(shapes)}" if shapes else ""
+        raise InputError(f"{chosen.name} does not read {read}: {obstacles[chosen.name]}{able}")
+    if chosen:
+        shapes = {chosen.name: shapes[chosen.name]}
+    first = next(iter(shapes.values()))
+    rows = f"sequences of {first.sequence_length:,} tokens" if first.sequence_length else "records"
+    epochs = f", {first.epochs} epochs" if first.epochs > 1 else ""
+    size = f"{first.sequences:,} {rows}{epochs}, batches of {first.batch:,}"
+    if folder is None:
+        written = "exported" if first.sequence_length else "written"
+        return f"the plan: {size}, as it would be {written} under these settings", shapes, True
+    kind = f"{manifest['format']}, " if "format" in manifest else ""
+    return f"{folder}: {kind}{size}; every file is unaltered", shapes, is_plan
 
 
-def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:
-    """The chosen trainer, or all trainers that can read it. InputError if the chosen trainer does not read it."""
-    if chosen is None:
-        return readers
-    if chosen not in readers:
-        expected = (
-            f"an export in {' or '.join(chosen.formats)}: name it in exports.formats"
-            if chosen.formats
-            else f"the curated output of records of {' or '.join(chosen.forms)} (input.format)"
-        )
-        raise InputError(f"{chosen.name} does not read {read}; expected {expected}")
-    return [chosen]
+def _wanted(trainer: Trainer) -> str:
+    """What a trainer reads, in words."""
+    if trainer.formats:
+        return f"it reads an export in {' or '.join(trainer.formats)}: name it in exports.formats"
+    return f"it reads the curated output of records of {' or '.join(trainer.forms)} (input.format)"
 
 
 def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
@@ -231,12 +223,6 @@ def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
     if damage:
         what = "export" if name == EXPORT_MANIFEST else "output"
         raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what}")
-
-
-def _size(shape: Shape) -> str:
-    epochs = f", {shape.epochs} epochs" if shape.epochs > 1 else ""
-    rows = f"sequences of {shape.sequence_length:,} tokens" if shape.sequence_length else "records"
-    return f"{shape.sequences:,} {rows}{epochs}, batches of {shape.batch:,}"
 
 
 def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Part]:

@@ -62,8 +62,8 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     full = str(verify(settings, output, "axolotl"))
     assert "expected records 0, 1, 2, ..." in full and f"data_files: {output}/curated.jsonl" in full
     for folder, trainer, message in [
-        (output, "trl", "trl does not read the records of .*; expected an export in parquet"),
-        (output, "trl-dpo", "expected the curated output of records of pairs"),
+        (output, "trl", "trl does not read the records of .*: it reads an export in parquet"),
+        (output, "trl-dpo", "it reads the curated output of records of pairs"),
         (export, "axolotl", "axolotl does not read parquet, .* records of messages or conversations or"),
         (
             None,
