@@ -57,8 +57,8 @@ HEAD = """\
 NO_TRAINER = '# trainer = "hf-trainer"  # yours: `divorder run` then prints the lines that keep the order\n'
 COMMENTS = {
     "base": "a small tokenizer trained here; better: the model that you train, an id or a directory",
-    "frozen_tokens": "every run orders everything again; once you train: `divorder freeze --step N` keeps what N steps "
-    "have read",
+    "frozen_tokens": "0: every run orders everything again; once you train, `divorder freeze --step N` keeps what was "
+    "read",
     "end_of_text": "the model learns to stop",
 }
 

@@ -39,7 +39,7 @@ ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
-BEFORE_ROWS = 2
+BEFORE_ROWS = 3
 """Rank up to which texts are more important than rows of measures."""
 
 
@@ -73,15 +73,17 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     notes = [*left_out, selection.get("note"), *scores.get("notes", [])]
     of_file = verdict.of_file(packs=settings.packing.packs)
     before: Blocks = [
-        (0, [Line(claim, tone), because, *([drift] if drift else []), ""]),
+        (0, [Line(claim, tone), because]),
+        (3, [drift] if drift else []),
+        (0, [""]),
         *_for_the_trainer(run, exports, output),
         # Whoever names a trainer wants its lines, unless the file is the better one.
-        (1 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
+        (1 if of_file.endswith(RECOMMENDED) else 6, [of_file] if of_file else []),
         (0, [""]),
     ]
     after: Blocks = [
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
-        *((3, [note]) for note in notes if note),
+        *((4, [note]) for note in notes if note),
     ]
     table = table_rows(in_short(measured))
     if details:
@@ -258,11 +260,11 @@ def _for_the_trainer(
         others.insert(0, f"The same for other trainers: {folders}")
     if not exports:
         no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
-        return [(0, [Line(no_export, "strong")]), (2, of_records), (4, others)]
+        return [(0, [Line(no_export, "strong")]), (2, of_records), (5, others)]
     place = as_place(exports[0]["folder"])
     gone = isinstance(place, Path) and not place.is_dir()
     lines = [] if gone else [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]
-    return [give(place, exports[0]["bytes"]), (2, lines), (4, others)]
+    return [give(place, exports[0]["bytes"]), (2, lines), (5, others)]
 
 
 def _here(place: str | Place) -> str:

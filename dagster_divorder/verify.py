@@ -240,7 +240,7 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
             batch, expected, read = way.kept.first
             rows = "records" if trainer.forms else "sequences"
             lines.append(
-                f"  {name} the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
+                f"  {name}, the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
                 f"{f'{rows} {_first_of(read)}' if read.size else 'none'}, {np.intersect1d(expected, read).size:,} in "
                 "common"
             )
@@ -250,8 +250,8 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
             f"begin up to {shape.sequence_length - 1:,} tokens inside the planned ones"
         )
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
-    if is_plan:
-        lines += [*_rank_lines(run, trainer, replayed.reading), ""]
+    if is_plan and (of_ranks := _rank_lines(run, trainer, replayed.reading)):
+        lines += [*of_ranks, ""]
     if replayed.lines is None:
         return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]
     if trainer.documented:
