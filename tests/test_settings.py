@@ -352,7 +352,6 @@ def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
             {},
             "source is 'web', and source_field 'site'; remove",
         ),
-        ('[input]\nsource = "web"', {}, "source is 'web', which names one of several inputs"),
         ("input = []", {}, "at least one input is needed"),
         (
             BLOCKS,

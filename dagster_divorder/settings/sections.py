@@ -81,7 +81,7 @@ class Input(_Section):
     source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field that results show as `source`; also a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
-    """Source of all records of an [[input]] block; replaces source_field."""
+    """Source of all records of an input; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
     """Field of your own ids, strings or whole numbers. Results show it as `id`, and your own vectors may be joined by
     it."""
@@ -175,12 +175,7 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
             return several[0]
         return Inputs.of(several)
     single = validate(value)
-    if single.source is not None and not isinstance(single, Inputs):
-        raise ValueError(
-            f"source is {single.source!r}, which names one of several inputs; write it in an [[input]] block, or "
-            f"name a field of the records in source_field"
-        )
-    return single
+    return single if single.source is None or isinstance(single, Inputs) else Inputs.of((single,))
 
 
 class Chats(_Section):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.observe import observe
-from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder import build_definitions
 from dagster_divorder.defs.sensor import SENSOR
@@ -118,10 +116,11 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     config: Path, daemon: Daemon, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
 ) -> None:
     append(config)
+    job = build_definitions(config).resolve_job_def("curate")
     # Runs of others do not count.
-    create_run_for_test(instance, job_name="curate", status=status)
-    create_run_for_test(instance, job_name="wiki_curate", status=status, tags={SENSOR: "wiki_watch_input"})
-    run = create_run_for_test(instance, job_name="curate", status=status, tags={SENSOR: "watch_input"})
+    instance.create_run_for_job(job, status=status)
+    instance.create_run_for_job(job, status=status, tags={SENSOR: "wiki_watch_input"})
+    run = instance.create_run_for_job(job, status=status, tags={SENSOR: "watch_input"})
     assert f"run {run.run_id[:8]} (curate) is {status.value.lower()}" in str(daemon.tick())
     instance.delete_run(run.run_id)
     assert daemon.starts()
@@ -228,19 +227,13 @@ def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_pat
 def test_an_observed_source_starts_a_run_when_its_version_changes(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    version = "1"
+    daemon = Daemon(
+        instance, load_settings(make_corpus(tmp_path)), upstream={"raw_docs": [dg.AssetKey("lake")]}
+    )
 
-    @dg.observable_source_asset(key=["lake", "docs"])
-    def lake() -> dg.DataVersion:
-        return dg.DataVersion(version)
+    def starts_after(version: str) -> bool:
+        tags = {"dagster/data_version": version}
+        instance.report_runless_asset_event(dg.AssetObservation("lake", tags=tags))
+        return daemon.starts()
 
-    settings = load_settings(make_corpus(tmp_path))
-    upstream = {"raw_docs": [lake.key]}
-    daemon = Daemon(instance, settings, upstream=upstream)
-    observe([lake], instance=instance)
-    daemon.tick()
-    observe([lake], instance=instance)
-    assert not daemon.starts()
-    version = "2"
-    observe([lake], instance=instance)
-    assert [daemon.starts() for _ in range(2)] == [True, False]
+    assert [starts_after(version) for version in ("1", "1", "2", "2")] == [False, False, True, False]
