@@ -326,7 +326,7 @@ def _toml(
     formats = list(trainer_named(trainer).formats[:1]) if trainer else ["parquet"]
     formats = [] if "pairs" in forms else formats
     packing: dict[str, Any] = {}
-    read = [block.fields[name].kinds for block in blocks for name in block.read]
+    read = [block.fields[name].kinds for block in blocks for name in block.read if name in block.fields]
     if not formats and forms != {"pairs"}:
         packing = {"method": "none"}
     elif "text" in forms and len(forms) > 1:
