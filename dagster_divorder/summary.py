@@ -39,7 +39,7 @@ ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
-BEFORE_ROWS = 3
+BEFORE_ROWS = 2
 """Rank up to which texts are more important than rows of measures."""
 
 
@@ -74,16 +74,15 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     of_file = verdict.of_file(packs=settings.packing.packs)
     before: Blocks = [
         (0, [Line(claim, tone), because]),
-        (3, [drift] if drift else []),
+        (2, [drift] if drift else []),
         (0, [""]),
         *_for_the_trainer(run, exports, output),
-        # Whoever names a trainer wants its lines, unless the file is the better one.
-        (1 if of_file.endswith(RECOMMENDED) else 6, [of_file] if of_file else []),
+        (0 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
         (0, [""]),
     ]
     after: Blocks = [
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
-        *((4, [note]) for note in notes if note),
+        *((3, [note]) for note in notes if note),
     ]
     table = table_rows(in_short(measured))
     if details:
@@ -251,7 +250,7 @@ def _for_the_trainer(
     of_records = lines_of_trainer(run, folder, None)
     if "pairs" in settings.forms:
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        return [give(folder, size), (2, of_records)]
+        return [give(folder, size), (1, of_records)]
     contents = "Whole documents" if settings.packing.packs else "Records"
     file = _here(f"{folder}/{next(iter(output['files']))}")
     others = [f"{contents} in the order of training, for tools that do not pack: {file}"]
@@ -260,11 +259,11 @@ def _for_the_trainer(
         others.insert(0, f"The same for other trainers: {folders}")
     if not exports:
         no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
-        return [(0, [Line(no_export, "strong")]), (2, of_records), (5, others)]
+        return [(0, [Line(no_export, "strong")]), (1, of_records), (4, others)]
     place = as_place(exports[0]["folder"])
     gone = isinstance(place, Path) and not place.is_dir()
     lines = [] if gone else [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]
-    return [give(place, exports[0]["bytes"]), (2, lines), (5, others)]
+    return [give(place, exports[0]["bytes"]), (1, lines), (4, others)]
 
 
 def _here(place: str | Place) -> str:
