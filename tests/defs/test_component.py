@@ -121,15 +121,6 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
     assert sentence in said
 
 
-def test_jobs_run_in_one_process_or_by_the_executor_of_the_project(project: DefsFolderSandbox) -> None:
-    executors = {"news": {}, "blog": {"executor": "project"}}
-    for name, attributes in executors.items():
-        write(project, name, {"settings": tables(name), "key_prefix": name, **attributes})
-    with project.build_all_defs() as defs:
-        found = {name: defs.resolve_job_def(f"{name}_curate").executor_def for name in executors}
-    assert found["news"] is dg.in_process_executor is not found["blog"]
-
-
 def test_a_scaffold_of_a_corpus_in_python_loads(
     project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
