@@ -83,8 +83,7 @@ class Input(_Section):
     source: str | None = Field(None, examples=["books"], min_length=1)
     """Source of all records of an input; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
-    """Field of your own ids, strings or whole numbers. Results show it as `id`, and your own vectors may be joined by
-    it."""
+    """Field of your own ids (strings or whole numbers), shown as `id`; your own vectors may be joined by it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """Largest share of refused records. A run with more fails before it stores anything."""
 
@@ -266,9 +265,8 @@ class Clusters(_Section):
     """The clusters."""
 
     k: int | tuple[int, ...] | Literal["auto"] = 30
-    """Number of clusters. As it rises: finer clusters, and fewer documents in each. auto: the number that k_calibration
-    recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A list: the one that it recommends of these numbers, up to
-    10,000 each."""
+    """Number of clusters. auto: the one that k_calibration recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A
+    list: the one that it recommends of these numbers, up to 10,000 each."""
 
     @field_validator("k")
     @classmethod
@@ -502,9 +500,8 @@ class Order(_Section):
     everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but a
     run refuses to change the order of an export. `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
-    section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
-    less, but text of a new kind stands together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, which
+    keeps its places, and exports gain files. An append costs less, but text of a new kind stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
     output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
@@ -669,7 +666,7 @@ class Exports(_Section):
     """Folder, or s3://, gs:// or az:// URL, of the exports."""
     trainer: Annotated[str, AfterValidator(_known_trainer)] | None = Field(None, examples=["hf-trainer"])
     """The trainer that reads them, such as hf-trainer, trl, megatron or torchtitan (docs/trainers.md): `divorder run`,
-    `summary` and `verify` show the lines of its configuration. Unset: no trainer's lines."""
+    `summary` and `verify` show the lines of its configuration."""
     world_size: int | None = Field(None, ge=1, le=1 << 20, examples=[1])
     """Data-parallel ranks of the trainer. Unset: unknown; its lines then hold a formula. If the trainer gives each rank
     a contiguous part of the files (torchtitan's map-style datasets, litdata), or none is named, rows are laid out for
