@@ -501,7 +501,7 @@ class Order(_Section):
     run refuses to change the order of an export. `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
     """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, which
-    keeps its places, and exports gain files. An append costs less, but text of a new kind stands together at the end."""
+    keeps its places, and exports gain files. An append costs less; text of a new kind stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
     output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
