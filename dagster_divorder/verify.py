@@ -204,7 +204,7 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
     if folder is None:
         written = "exported" if first.sequence_length else "written"
         return f"the plan: {size}, as it would be {written} under these settings", shapes, True
-    kind = f"{manifest['format']}, " if "format" in manifest else ""
+    kind = f"{manifest['format']}, " if manifest and "format" in manifest else ""
     return f"{folder}: {kind}{size}; every file is unaltered", shapes, is_plan
 
 
