@@ -195,6 +195,8 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
     if chosen and chosen.name not in shapes:
         able = f"; expected one of {', '.join(shapes)}" if shapes else ""
         raise InputError(f"{chosen.name} does not read {read}: {obstacles[chosen.name]}{able}")
+    if not shapes:
+        raise InputError(f"no trainer that is known here reads {read}; docs/trainers.md lists them")
     if chosen:
         shapes = {chosen.name: shapes[chosen.name]}
     first = next(iter(shapes.values()))
