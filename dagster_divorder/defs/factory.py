@@ -14,7 +14,7 @@ from dagster_divorder.corpus.formats import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import CURATE, REPORT, daily, watch_input
-from dagster_divorder.errors import DivOrderError, InputError, SettingsError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
@@ -79,11 +79,6 @@ def build_definitions(
             loaded = anchored(settings, Path.cwd())
         else:
             file, loaded = config_file(settings, os.environ), load_settings(settings)
-        if not isinstance(upstream, Mapping):
-            raise SettingsError(
-                f"upstream is {upstream!r}; expected the assets that write the files of each asset, such as "
-                '{"raw_docs": ["docs"]}'
-            )
         if "raw_docs" not in upstream:
             _check_input(loaded)
         prefix = key_prefix if isinstance(key_prefix, str) else "/".join(key_prefix or ())
