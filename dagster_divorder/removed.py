@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_FILTER = "leave the worst records out of the input"
 _SMALL = "`divorder prove` makes three trainings an order, of two epochs each, with one small model"
 SETTINGS: dict[str, str] = {
     "advanced.decoder_tokens": "it is 2,000,000",
@@ -26,7 +27,7 @@ SETTINGS: dict[str, str] = {
     "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
     "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
     "embedding.nan_as_zero": "write zeros for documents without a vector",
-    "evidence.batch": _SMALL,
+    "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",
     "evidence.budget_seconds": "lower evidence.tokens or the number of evidence.orders",
     "evidence.epochs": _SMALL,
     "evidence.model": _SMALL,
@@ -36,7 +37,7 @@ SETTINGS: dict[str, str] = {
     "exports.shard_bytes": "it is 1 GiB",
     "gradients": "selections compare gradients of the last two blocks of deep.model",
     "input.max_record_bytes": "it is 64 MiB",
-    "mixing.drop": "leave the worst records out of the input, or choose records by [selection]",
+    "mixing.drop": f"{_FILTER}, or choose records by [selection]",
     "order.length_bins": "it is 100",
     "order.shards_of": "it is 10,000,000",
     "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own",
@@ -44,7 +45,7 @@ SETTINGS: dict[str, str] = {
     "output.shard_bytes": "it is 2 GiB",
     "selection.alpha": 'spokes chooses for diversity alone, method = "quality" for quality alone',
     "selection.documents": "give the budget in tokens, as selection.tokens",
-    "selection.min_quality": "leave the worst records out of the input",
+    "selection.min_quality": _FILTER,
     "selection.partitions": "all documents are optimised together",
     "selection.vectors": "selections compare gradients of the last two blocks of deep.model",
     "sequence.vectors": "it is 64",

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT)]
 
 from shared import parser  # noqa: E402
 
-from dagster_divorder.defs.sensor import INTERVAL  # noqa: E402
+from dagster_divorder.defs.sensor import SHORTEST_INTERVAL  # noqa: E402
 from tests.ui.dagster_dev import DagsterDev, until  # noqa: E402
 
 LIMIT_S = 600
@@ -49,7 +49,7 @@ def main() -> None:
                 raise SystemExit(f"the first run: {ended}")
             print(f"{'appended':>10}{'run asked for':>16}{'first stage':>14}{'output':>10}")
             for number in range(options.appends):
-                time.sleep(random.uniform(0, INTERVAL))
+                time.sleep(random.uniform(0, SHORTEST_INTERVAL))
                 new = held_back[number :: options.appends]
                 runs, before = set(dev.runs()), manifest.stat().st_ino
                 with corpus.open("ab") as file:
