@@ -98,15 +98,9 @@ def why_unusable(path: str) -> str | None:
         os.fsencode(path)
         path.encode()
     except UnicodeEncodeError:
-        encoding = sys.getfilesystemencoding()
-        if encoding != "utf-8":
-            return (
-                f"the path {path!a} has letters outside {encoding}, the encoding of this process's locale for file "
-                f"names; set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
-            )
         return (
-            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, because reports and "
-            f"rejects name it"
+            f"the path {path!a} has letters outside {sys.getfilesystemencoding()}, the encoding of file names here, or "
+            "is not valid UTF-8; rename it, or set PYTHONUTF8=1"
         )
     return None
 
