@@ -28,7 +28,7 @@ from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read
 from dagster_divorder.trainers import TRAINERS, Reading, Trainer, trainer_named
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.units import batch_advice
-from dagster_divorder.view.answer import Answer, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 from dagster_divorder.view.words import count
 
 WORTH_DEALING = 0.05
@@ -236,7 +236,7 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
         )
     elif not default.kept.in_order:
         kept += ", and no setting keeps more"
-    lines: list[Part] = [trainer.title, "", kept]
+    lines: list[Part] = [Line(trainer.title, "strong"), "", kept]
     for name, way in {"at its best": best, "by default": default}.items():
         if way.kept.first and (name == "by default" or best is not default):
             batch, expected, read = way.kept.first
