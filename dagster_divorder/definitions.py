@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import sys
 import warnings
 
 import dagster as dg
 
-# The code location has its processes to itself. Only it may set what follows.
-# By default Python searches modules and events for cycles again and again, first while it imports these modules.
-gc.set_threshold(10_000, 20, 20)
-# It would search everything once more at its end, for half a second.
-atexit.register(gc.freeze)
-
-from dagster_divorder.defs.factory import build_definitions  # noqa: E402
-from dagster_divorder.defs.log import short_lines  # noqa: E402
+from dagster_divorder.defs.factory import build_definitions
+from dagster_divorder.defs.log import short_lines
 
 # Our use of a selection of `*` is stable.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)

@@ -6,21 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _FILTER = "leave the worst records out of the input"
-_GRADIENTS = "gradients of the last two blocks of deep.model, of 1,024 dims"
-_SMALL = "three trainings an order, of two epochs each, with one small model"
-_STRATEGIES = (
-    "six orders of documents by three of sequences, and those of order.strategy and sequence.strategy"
-)
+_SMALL = "`divorder prove` makes three trainings an order, of two epochs each, with one small model"
 SETTINGS: dict[str, str] = {
     "advanced.decoder_tokens": "it is 2,000,000",
     "advanced.film_frames": "it is 150",
     "advanced.map_documents": "it is 20,000",
     "advanced.settle_seconds": "the sensor waits for files that are being written",
-    "advanced.silhouette_documents": "silhouettes are computed on 10,000 documents, as in Diversity-Ordered Training",
+    "advanced.silhouette_documents": "it is 10,000",
     "advanced.stored": "vectors are stored as float32",
     "chats.balance": "shares count trained tokens; chats.train_on says which those are",
     "clusters.method": "k-means goes by cosine",
-    "comparison": f"`divorder compare` measures {_STRATEGIES}",
+    "comparison": "`divorder compare` measures the same strategies for everyone, and those of your settings",
     "curriculum.epochs": "a schedule is passed in every epoch",
     "curriculum.keep": "rank the scores inside each value in your own file, curriculum.path",
     "curriculum.options": "write ranks of your own as scores in curriculum.path",
@@ -36,21 +32,19 @@ SETTINGS: dict[str, str] = {
     "embedding.pca": "components gave no better clusters; project your vectors before, and set embedding.path",
     "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",
     "evidence.budget_seconds": "lower evidence.tokens or the number of evidence.orders",
-    "evidence.epochs": f"`divorder prove` makes {_SMALL}",
-    "evidence.model": f"`divorder prove` makes {_SMALL}",
-    "evidence.schedule": "the learning rate falls as a cosine",
-    "evidence.seeds": f"`divorder prove` makes {_SMALL}",
-    "exports.columns": "exports of `parquet` have labels if there is a loss mask; position_ids and attention_mask "
-    "follow from seq_lengths",
+    "evidence.epochs": _SMALL,
+    "evidence.model": _SMALL,
+    "evidence.schedule": _SMALL,
+    "evidence.seeds": _SMALL,
+    "exports.columns": "exports of `parquet` have labels if there is a loss mask",
     "exports.shard_bytes": "it is 1 GiB",
-    "gradients": f"selections compare {_GRADIENTS}",
+    "gradients": "selections compare gradients of the last two blocks of deep.model",
     "input.max_record_bytes": "it is 64 MiB",
     "input.template": "make one text a record with pandas or a script, and name its field in input.text_field",
     "mixing.drop": f"{_FILTER}, or choose records by [selection]",
     "order.length_bins": "it is 100",
     "order.shards_of": "it is 10,000,000",
-    "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own; a ramp is several phases "
-    "(docs/sections.md)",
+    "order.targets": "[[mixing.phase]] gives each phase of training a mix of its own",
     "order.within": "it is 1; orders of tables have it as an argument",
     "output.shard_bytes": "it is 2 GiB",
     "refit.decoder": "the bootstrap decoder is made again with the base model (refit.model)",
@@ -58,29 +52,29 @@ SETTINGS: dict[str, str] = {
     "selection.documents": "give the budget in tokens, as selection.tokens",
     "selection.min_quality": _FILTER,
     "selection.partitions": "all documents are optimised together",
-    "selection.vectors": f"selections compare {_GRADIENTS}",
+    "selection.vectors": "selections compare gradients of the last two blocks of deep.model",
     "sequence.vectors": "it is 64",
-    "store.cache": "copies of a store in a bucket lie in the temporary folder while a run lasts; set TMPDIR to a disk "
-    "that holds them",
+    "store.cache": "copies of a store in a bucket lie in TMPDIR while a run lasts",
     "store.wait": "a second run on a store waits for the first",
 }
 """A key (`section.key`), or a whole section -> what to do instead, as a sentence without its full stop."""
 
 _BUFFER = {"balanced_buffer": 'use "balanced"; for a stream, divorder.balance'}
+_TRAINED = ("original", "random_documents", "random_sequences", "curated")
 _SHAPES = ("rise", "fall", "segment", "fold", "zigzag", "stair", "saw", "points")
-_SHAPE = "set curriculum.score and curriculum.shape, and train curated, which follows them"
 VALUES: dict[str, dict[str, str]] = {
     "order.strategy": _BUFFER,
     "sequence.strategy": _BUFFER,
     "evidence.orders": {
         "repeated_shuffle": "random_sequences shuffles anew in each epoch",
         "cluster_packed": 'prove a plan with packing.method = "cluster_packed"',
-        **dict.fromkeys(
-            (f"{name}_apart" for name in ("original", "random_documents", "random_sequences", "curated")),
-            "attention crosses documents in all of them",
-        ),
         "curated_epochs": "set sequence.epochs, and train curated, which reads the plan of each epoch",
-        **{name: _SHAPE for shape in _SHAPES for name in (shape, f"{shape}_balanced")},
+        **{f"{name}_apart": "attention crosses documents in all of them" for name in _TRAINED},
+        **{
+            f"{shape}{of}": "set curriculum.score and curriculum.shape, and train curated, which follows them"
+            for shape in _SHAPES
+            for of in ("", "_balanced")
+        },
     },
     "exports.formats": {"text": "trainers that tokenise text read the curated output, in output.path"},
     "exports.trainer": {
@@ -119,6 +113,8 @@ VERBS: dict[str, str] = {
 
 
 OPTIONS: dict[str, str] = {
+    "--dagster": "`dagster dev -m dagster_divorder.definitions` shows the corpus (docs/dagster.md)",
+    "--open": "open the page that `divorder report` names",
     "--report-to": "set DAGSTER_HOME, and `divorder run` is a run of Dagster",
     "--key-prefix": "a corpus with a key prefix is run by its job, such as `dg launch --job news_curate`",
 }

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-from collections.abc import Container, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +30,7 @@ from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
 from dagster_divorder.write.curated import RECORDS
 
-Texts = Sequence[str | Line]
-Blocks = Sequence[tuple[int, Texts]]
+Blocks = Sequence[tuple[int, Sequence[str | Line]]]
 """Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
 MORE = "every measure, order, file and stage: divorder summary --details"
 Figures = Mapping[str, Mapping[str, Any]]
@@ -60,30 +59,49 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
     drift = figures["stationarity"]["claim"] if "stationarity" in figures else None
     stages = [stage_row(stage, figures[stage]) for stage in figures if GRAPH[stage].asset]
     exports, output = figures.get("exports", {}).get("exports", []), figures["curated_output"]
-    files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": _files(figures)}
+    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
+    names = [*output["files"], "curated_meta.json"]
+    names += [Path(page["path"]).name, *page["beside"]] if page else []
+    names += films["films"] if films else []
+    files = {**{name: output[name] for name in ("folder", "written", "bytes")}, "files": names}
     claim, because = verdict.sentences
     tone: Literal["good", "bad", "strong"] = (
         "good" if verdict.passed else "bad" if verdict.compared else "strong"
     )
+    selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
+    left_out = left_out_lines(figures["packed_sequences"], settings.packing.too_long)
+    notes = [*left_out, selection.get("note"), *scores.get("notes", [])]
     of_file = verdict.of_file(packs=settings.packing.packs)
     before: Blocks = [
-        (0, [Line(claim, tone), because, *([drift] if drift else []), ""]),
+        (0, [Line(claim, tone), because]),
+        (2, [drift] if drift else []),
+        (0, [""]),
         *_for_the_trainer(run, exports, output),
-        # Whoever names a trainer wants its lines, unless the file is the better one.
-        (1 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
+        (0 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
         (0, [""]),
     ]
     after: Blocks = [
         (3, definitions(in_short(measured)[:MEASURES_SHOWN])),
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
-        *((3, [note]) for note in _notes(settings, figures)),
+        *((3, [note]) for note in notes if note),
     ]
     table = [row.shown() for row in in_short(measured)]
     if details:
         texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
         parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
         parts += ["", f"files in {output['folder']}: {', '.join(files['files'])}"]
-        parts += [*_mix_along(mixes), *_all_orders(run, figures)]
+        if mixes:
+            after_it = zip(mixes["values"], mixes.get("next", ()), strict=False)
+            shares = ", ".join(f"{value} {points(share)} %" for value, share in after_it)
+            parts += ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")]
+            parts += [f"the first batch behind what stays: {shares}"] if shares else []
+        parts += ["", TextTable(side_by_side(orders), "all orders")]
+        parts += figures["diversity_metrics"]["findings"]
+        for stage in ("subset_selection", "set_diversity", "packed_sequences"):
+            tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
+            for name, shown in tables.items():
+                if isinstance(shown, Table) and shown.rows:
+                    parts += ["", TextTable(cells(shown.rows), f"{name} ({stage})")]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
         parts = _fitted(before, table, [*after, (0, [MORE])])
@@ -113,29 +131,21 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
 def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
     """The blocks around a table that fit into LINES: those of rank 0, then those up to BEFORE_ROWS, then as many rows
     of the table as fit, then the others, the lowest rank first. A first row always stands."""
-    blocks = [*before, *after]
-    heights = [height(texts, COLUMNS) for _, texts in blocks]
-    kept = {at for at, (rank, _) in enumerate(blocks) if rank == 0}
     # Cells of the first column fold; a table in colours has three spaces between columns.
-    others = [*table[0]][1:]
-    width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in others)
-    ends = [*accumulate(len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN])]
-    # The table has names and, in colours, a rule above its first row.
-    room = LINES - 2 - ends[0] - sum(heights[at] for at in kept)
-
-    def keep(ranks: Container[int]) -> None:
-        nonlocal room
-        for at in sorted(range(len(blocks)), key=lambda at: blocks[at][0]):
-            if blocks[at][0] in ranks and heights[at] <= room:
-                kept.add(at)
-                room -= heights[at]
-
-    keep(range(1, BEFORE_ROWS + 1))
-    rows = max(1, sum(end - ends[0] <= room for end in ends))
-    room -= ends[rows - 1] - ends[0]
-    keep(range(BEFORE_ROWS + 1, 10))
-    texts = [texts if at in kept else [] for at, (_, texts) in enumerate(blocks)]
-    return [*chain(*texts[: len(before)]), TextTable(table[:rows]), *chain(*texts[len(before) :])]
+    width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in [*table[0]][1:])
+    rows = [len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN]]
+    # (rank, number, lines) of what may be shown: blocks by number, rows of the table from -1 down.
+    items = [(float(rank), at, height(texts, COLUMNS)) for at, (rank, texts) in enumerate([*before, *after])]
+    items += [(BEFORE_ROWS + 0.5 if at else 0, -1 - at, lines) for at, lines in enumerate(rows)]
+    kept, room = set[int](), LINES - 2  # the table has names and, in colours, a rule above its first row
+    for rank, at, lines in sorted(items, key=lambda item: item[0]):
+        # Rows are shown up to the first that does not fit.
+        if (rank == 0 or lines <= room) and (at >= -1 or at + 1 in kept):
+            kept.add(at)
+            room -= lines
+    texts = [texts if at in kept else [] for at, (_, texts) in enumerate([*before, *after])]
+    shown = TextTable(table[: sum(at < 0 for at in kept)])
+    return [*chain(*texts[: len(before)]), shown, *chain(*texts[len(before) :])]
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
@@ -225,13 +235,23 @@ def _figures_of_the_last_run(run: Run) -> Figures:
 
 def _for_the_trainer(
     run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
-) -> list[tuple[int, Texts]]:
+) -> list[tuple[int, Sequence[str | Line]]]:
     """What to give to a trainer, the configuration of the one that is set, other exports and the curated file."""
     settings, folder = run.settings, run.settings.output.path
+    trainer = settings.exports.trainer
+
+    def give(place: Place, size: int) -> tuple[int, Sequence[str | Line]]:
+        what = f"What {trainer} reads" if trainer else "For its lines set exports.trainer, or"
+        head = f"Give your trainer {_here(place)} ({byte_size(size)}), unshuffled."
+        verify = f"  divorder verify {shlex.quote(_here(place))}{'' if trainer else ' --trainer NAME'}"
+        if place != folder and isinstance(place, Path) and not place.is_dir():
+            return 0, [Line(head, "strong"), "  it is no longer there: run again to write it"]
+        return 0, [Line(f"{head} {what}:", "strong"), verify]
+
     of_records = lines_of_trainer(run, folder, None)
     if "pairs" in settings.forms:
         size = sum(entry["bytes"] for name, entry in output["files"].items() if RECORDS.fullmatch(name))
-        return [(0, _to_train_on(settings, folder, size)), (2, of_records)]
+        return [give(folder, size), (1, of_records)]
     contents = "Whole documents" if settings.packing.packs else "Records"
     file = _here(f"{folder}/{next(iter(output['files']))}")
     others = [f"{contents} in the order of training, for tools that do not pack: {file}"]
@@ -240,22 +260,11 @@ def _for_the_trainer(
         others.insert(0, f"The same for other trainers: {folders}")
     if not exports:
         no_export = 'No export is set: set exports.formats, such as ["parquet"], and run again.'
-        return [(0, [Line(no_export, "strong")]), (2, of_records), (4, others)]
+        return [(0, [Line(no_export, "strong")]), (1, of_records), (4, others)]
     place = as_place(exports[0]["folder"])
-    give = _to_train_on(settings, place, exports[0]["bytes"])
-    if isinstance(place, Path) and not place.is_dir():
-        return [(0, [give[0], "  it is no longer there: run again to write it"]), (4, others)]
-    return [(0, give), (2, [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]), (4, others)]
-
-
-def _to_train_on(settings: Settings, place: Place, size: int) -> Texts:
-    """The folder for a trainer, and the command that says what it reads."""
-    folder, trainer = _here(place), settings.exports.trainer
-    what = f"What {trainer} reads" if trainer else "For its lines set exports.trainer, or"
-    return [
-        Line(f"Give your trainer {folder} ({byte_size(size)}), unshuffled. {what}:", "strong"),
-        f"  divorder verify {shlex.quote(folder)}{'' if trainer else ' --trainer NAME'}",
-    ]
+    gone = isinstance(place, Path) and not place.is_dir()
+    lines = [] if gone else [*lines_of_trainer(run, place, exports[0]["format"]), *of_records]
+    return [give(place, exports[0]["bytes"]), (1, lines), (4, others)]
 
 
 def _here(place: str | Place) -> str:
@@ -280,46 +289,3 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figure
         f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
         f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}",
     ]
-
-
-def _notes(settings: Settings, figures: Figures) -> list[str]:
-    """What packing leaves out, and what a selection and scores are unable to do."""
-    selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
-    return [
-        *left_out_lines(figures["packed_sequences"], settings.packing.too_long),
-        *filter(None, [selection.get("note")]),
-        *scores.get("notes", []),
-    ]
-
-
-def _files(figures: Figures) -> list[str]:
-    """Names of the files in the output folder, documents first."""
-    page, films = figures.get("ordering_report"), figures.get("ordering_animation")
-    return [
-        *figures["curated_output"]["files"],
-        "curated_meta.json",
-        *([Path(page["path"]).name, *page["beside"]] if page else []),
-        *(films["films"] if films else []),
-    ]
-
-
-def _mix_along(mixes: Mapping[str, Any] | None) -> list[Part]:
-    """The asked and achieved mix of every stretch, if there are several."""
-    if not mixes:
-        return []
-    after = zip(mixes["values"], mixes.get("next", ()), strict=False)
-    shares = [f"{value} {points(share)} %" for value, share in after]
-    behind = [f"the first batch behind what stays: {', '.join(shares)}"] if shares else []
-    return ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training"), *behind]
-
-
-def _all_orders(run: Run, figures: Figures) -> list[Part]:
-    """The measures of every order, and the tables of a selection and of the records that packing leaves out."""
-    metrics = figures["diversity_metrics"]
-    parts: list[Part] = ["", TextTable(side_by_side(metrics["summary"]), "all orders"), *metrics["findings"]]
-    for stage in ("subset_selection", "set_diversity", "packed_sequences"):
-        tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
-        for name, table in tables.items():
-            if isinstance(table, Table) and table.rows:
-                parts += ["", TextTable(cells(table.rows), f"{name} ({stage})")]
-    return parts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure.stationarity import Stationarity
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -16,11 +16,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.settings.sections import Packing
 from dagster_divorder.stages import open_run
-from dagster_divorder.stages.measure.diversity_metrics import Trained, load_metrics
-from dagster_divorder.stages.measure.stationarity import drift_along, load_stationarity
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter
-from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output.exports import (
     plan_fingerprint,
     planned_shape,
@@ -30,13 +25,15 @@ from dagster_divorder.stages.output.exports import (
 )
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
-from dagster_divorder.trainers import TRAINERS, Kept, Reading, Trainer, trainer_named
-from dagster_divorder.trainers.replay import Replay, Shape, Way, replay
+from dagster_divorder.trainers import TRAINERS, Reading, Trainer, trainer_named
+from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.units import batch_advice
-from dagster_divorder.view.answer import Answer, Part, TextTable
-from dagster_divorder.view.measures import drift_columns, side_by_side, summary_row
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 from dagster_divorder.view.words import count
-from dagster_divorder.write.exports import FORMATS
+
+WORTH_DEALING = 0.05
+"""Part of the mean rank's cost below which dealing rows is not proposed."""
+LAID_OUT = "exports.* belong in divorder.toml; the next run lays out the rows by them"
 
 
 def verify(settings: Settings, folder: Place | None, trainer: str | None, **ranks: int | None) -> Answer:
@@ -51,13 +48,9 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
     """
     run = open_run(settings)
     chosen, own = trainer_named(trainer) if trainer else None, settings.exports.trainer
-    if folder is None:
-        chosen = chosen or (trainer_named(own) if own else None)
-        head, shapes, other = _of_plan(run, chosen)
-    elif read_manifest(folder) is not None:
-        head, shapes, other = _of_output(run, folder, chosen)
-    else:
-        head, shapes, other = _of_export(run, folder, chosen)
+    if folder is None and own:
+        chosen = chosen or trainer_named(own)
+    head, shapes, is_plan = _readable(run, folder, chosen)
     if not (read := next(iter(shapes.values())).reading()).steps:
         raise InputError(
             f"there is nothing to verify: {read.length:,} rows are less than one batch of {read.batch:,}. "
@@ -65,17 +58,34 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         )
     if chosen is None and own in shapes:
         chosen, shapes = trainer_named(own), {own: shapes[own]}
-    asked = _asked(settings, ranks)
+    asked = {name: number for name, number in ranks.items() if number is not None}
+    known = settings.exports.ranks
+    if asked.get("world_size") in (None, known.get("world_size")):
+        asked = {**known, **asked}
     replays = {name: replay(shape, TRAINERS[name], **asked) for name, shape in shapes.items()}
     reading = next(iter(replays.values())).reading
-    numbers = ("world_size", "micro_batch", "workers", "nodes")
+    numbers = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    assumed = "; the number of ranks is unknown, and two stand for several" if reading.assumed else ""
     parts: list[Part] = [
         head,
-        ", ".join(f"{name.replace('_', ' ')} {getattr(reading, name)}" for name in numbers)
-        + ("; the number of ranks is unknown, and two stand for several" if reading.assumed else ""),
+        ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers.items()) + assumed,
         "",
     ]
-    parts += _in_full(run, replays[chosen.name], shapes[chosen.name], other) if chosen else _table(replays)
+    if chosen:
+        parts += _in_full(run, replays[chosen.name], shapes[chosen.name], is_plan)
+    else:
+        rows = [
+            {
+                "trainer": name,
+                "by default": replayed.default.kept.text,
+                "at its best": replayed.best.kept.text,
+                "reads": " ".join(replayed.trainer.formats) or "records",
+                "is at its best with": replayed.best.needs,
+            }
+            for name, replayed in replays.items()
+        ]
+        note = "`--trainer NAME` shows its configuration, and what is lost without it"
+        parts += [TextTable(rows), "", f"{note}. {LAID_OUT}."]
     ways = {name: replayed.best if folder is None else replayed.here for name, replayed in replays.items()}
     trainers = [
         {
@@ -89,19 +99,8 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         }
         for name, replayed in replays.items()
     ]
-    data = {
-        "reads": head,
-        **{name: getattr(reading, name) for name in numbers},
-        "trainers": trainers,
-    }
+    data = {"reads": head, **numbers, "trainers": trainers}
     return Answer(parts, data, passed=any(way.kept.in_order for way in ways.values()))
-
-
-def _asked(settings: Settings, given: Mapping[str, int | None]) -> dict[str, int]:
-    """The numbers given, and those of the settings for the same ranks."""
-    numbers = {name: number for name, number in given.items() if number is not None}
-    own = settings.exports.ranks
-    return {**(own if numbers.get("world_size") in (None, own.get("world_size")) else {}), **numbers}
 
 
 def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
@@ -126,10 +125,6 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
     ]
 
 
-WORTH_DEALING = 0.05
-"""Part of the mean rank's cost below which dealing rows is not proposed."""
-
-
 def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     """How much more the slowest rank has to do than the mean one; none if it does not, or the ranks are unknown."""
     if reading.assumed or reading.world_size == 1 or not trainer.shares or not reading.steps:
@@ -144,111 +139,82 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     return [f"{head.format(slowest['come'])}; exports.equal_ranks = true: {slowest['dealt']:.2f}"]
 
 
-Readings = tuple[str, dict[str, Shape], str]
-"""The first line of the answer, what each trainer reads, by name, and why that cannot be measured; "" if it can."""
-NOT_SEQUENCES = "measures need packed sequences, and its rows are records"
-
-
-def _of_plan(run: Run, chosen: Trainer | None) -> Readings:
-    settings = run.settings
-    readers = [
-        reader
-        for reader in TRAINERS.values()
-        if (reader.formats or settings.masked or reader is chosen) and not unread(reader, settings)
-    ]
-    if chosen and chosen not in readers:
-        raise InputError(
-            f"{chosen.name} does not read this plan: {unread(chosen, settings)}; expected one of "
-            f"{', '.join(reader.name for reader in readers)}"
+def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[str, dict[str, Shape], bool]:
+    """(the first line of the answer, what each trainer reads, by name, whether it is of the present plan)."""
+    settings, is_plan = run.settings, True
+    manifest = None if folder is None else read_manifest(folder)
+    if folder is None:
+        readers = [t for t in TRAINERS.values() if t.formats or settings.masked or t is chosen]
+        obstacles = {reader.name: unread(reader, settings) for reader in readers}
+        read = "this plan"
+        shapes = {name: planned_shape(run, TRAINERS[name]) for name, why in obstacles.items() if not why}
+    elif manifest is not None:
+        if manifest.get("key") != run.receipt(OUTPUT).key:
+            raise InputError(
+                f"{folder} does not hold the last output of these settings; name its settings with --config, or run "
+                "again"
+            )
+        _check_files(folder, MANIFEST, manifest)
+        read = f"the records of {folder}"
+        obstacles = {
+            reader.name: "" if settings.forms & {*reader.forms} else _wanted(reader)
+            for reader in TRAINERS.values()
+        }
+        shapes = dict.fromkeys(
+            (name for name, why in obstacles.items() if not why), records_shape(run, folder)
         )
-    readers = [chosen] if chosen else readers
-    shapes = {reader.name: planned_shape(run, reader) for reader in readers}
+    else:
+        manifest = read_manifest(folder, EXPORT_MANIFEST)
+        if manifest is None:
+            raise InputError(
+                f"{folder} is not an export: {neighbour(folder)} has no complete manifest.json; expected the folder "
+                f"of an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, or "
+                f"run with exports.formats set"
+            )
+        _check_files(folder, EXPORT_MANIFEST, manifest)
+        masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
+        short = pads and manifest["padded_rows"] > 0
+        obstacles = {
+            reader.name: reader.obstacle(masked=masked, short_rows=short)
+            if manifest["format"] in reader.formats
+            else _wanted(reader)
+            for reader in TRAINERS.values()
+        }
+        read = f"{manifest['format']}, the format of {folder}"
+        if chosen and manifest["format"] in chosen.formats:
+            read = (
+                f"the loss mask of {folder}"
+                if masked
+                else f"the {manifest['padded_rows']:,} short rows of {folder}"
+            )
+        shape = Shape.of(manifest, str(folder))
+        shapes = dict.fromkeys((name for name, why in obstacles.items() if not why), shape)
+        is_plan = False
+        with suppress(DivOrderError):
+            is_plan = plan_fingerprint(run) == manifest["plan"]
+    if chosen and chosen.name not in shapes:
+        able = f"; expected one of {', '.join(shapes)}" if shapes else ""
+        raise InputError(f"{chosen.name} does not read {read}: {obstacles[chosen.name]}{able}")
+    if not shapes:
+        raise InputError(f"no trainer that is known here reads {read}; docs/trainers.md lists them")
+    if chosen:
+        shapes = {chosen.name: shapes[chosen.name]}
     first = next(iter(shapes.values()))
-    written = "exported" if first.sequence_length else "written"
-    return (
-        f"the plan: {_size(first)}, as it would be {written} under these settings",
-        shapes,
-        _not_sequences(run, first),
-    )
+    rows = f"sequences of {first.sequence_length:,} tokens" if first.sequence_length else "records"
+    epochs = f", {first.epochs} epochs" if first.epochs > 1 else ""
+    size = f"{first.sequences:,} {rows}{epochs}, batches of {first.batch:,}"
+    if folder is None:
+        written = "exported" if first.sequence_length else "written"
+        return f"the plan: {size}, as it would be {written} under these settings", shapes, True
+    kind = f"{manifest['format']}, " if manifest and "format" in manifest else ""
+    return f"{folder}: {kind}{size}; every file is unaltered", shapes, is_plan
 
 
-def _of_output(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
-    manifest = read_manifest(folder) or {}
-    if manifest.get("key") != run.receipt(OUTPUT).key:
-        raise InputError(
-            f"{folder} does not hold the last output of these settings; name its settings with --config, or run again"
-        )
-    _check_files(folder, MANIFEST, manifest)
-    readers = [reader for reader in TRAINERS.values() if set(reader.forms) & run.settings.forms]
-    readers, shape = _fitting(readers, chosen, f"the records of {folder}"), records_shape(run, folder)
-    head = f"{folder}: {_size(shape)}; every file is unaltered"
-    return head, dict.fromkeys((reader.name for reader in readers), shape), _not_sequences(run, shape)
-
-
-def _not_sequences(run: Run, shape: Shape) -> str:
-    """Why rows of a shape cannot be measured as sequences of the plan, "" if they can."""
-    if shape.sequence_length:
-        return ""
-    # If records are neither packed nor cut, row i is the i-th sequence of the first epoch.
-    alike = shape.sequences == run.receipt("packed_sequences").facts["sequences"]
-    return "" if alike and not run.settings.packing.packs else NOT_SEQUENCES
-
-
-def _of_export(run: Run, folder: Place, chosen: Trainer | None) -> Readings:
-    manifest = load_export(folder)
-    readers = [reader for reader in TRAINERS.values() if manifest["format"] in reader.formats]
-    masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
-    obstacles = {
-        reader.name: reader.obstacle(masked=masked, short_rows=pads and manifest["padded_rows"] > 0)
-        for reader in readers
-    }
-    if chosen and (obstacle := obstacles.get(chosen.name)):
-        unread = "the loss mask" if masked else f"the {manifest['padded_rows']:,} short rows"
-        raise InputError(f"{chosen.name} does not read {unread} of {folder}: {obstacle}")
-    readers = [reader for reader in readers if not obstacles[reader.name]]
-    readers = _fitting(readers, chosen, f"{manifest['format']}, the format of {folder}")
-    if not readers:
-        raise InputError(
-            f"{folder} holds {manifest['format']}, which trainers pack themselves; there are no batches to verify"
-        )
-    shape = Shape.of(manifest, str(folder))
-    head = f"{folder}: {manifest['format']}, {_size(shape)}; every file is unaltered"
-    return head, dict.fromkeys((reader.name for reader in readers), shape), _other_plan(run, manifest["plan"])
-
-
-def _fitting(readers: list[Trainer], chosen: Trainer | None, read: str) -> list[Trainer]:
-    """The chosen trainer, or all trainers that can read it.
-
-    Raises:
-        InputError: the chosen trainer does not read it.
-    """
-    if chosen is None:
-        return readers
-    if chosen not in readers:
-        expected = (
-            f"an export in {' or '.join(chosen.formats)}: name it in exports.formats"
-            if chosen.formats
-            else f"the curated output of records of {' or '.join(chosen.forms)} (input.format)"
-        )
-        raise InputError(f"{chosen.name} does not read {read}; expected {expected}")
-    return [chosen]
-
-
-def load_export(folder: Place) -> dict[str, Any]:
-    """The manifest of an export, after a check of all its files.
-
-    Raises:
-        InputError: the folder is not an export, or a file was altered.
-    """
-    manifest = read_manifest(folder, EXPORT_MANIFEST)
-    if manifest is None:
-        raise InputError(
-            f"{folder} is not an export: {neighbour(folder)} has no complete manifest.json; expected the folder of "
-            f"an export, such as data/exports/parquet, and its neighbour, data/exports/_parquet: copy both, or run "
-            f"with exports.formats set"
-        )
-    _check_files(folder, EXPORT_MANIFEST, manifest)
-    return manifest
+def _wanted(trainer: Trainer) -> str:
+    """What a trainer reads, in words."""
+    if trainer.formats:
+        return f"it reads an export in {' or '.join(trainer.formats)}: name it in exports.formats"
+    return f"it reads the curated output of records of {' or '.join(trainer.forms)} (input.format)"
 
 
 def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
@@ -261,57 +227,33 @@ def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
         raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what}")
 
 
-def _size(shape: Shape) -> str:
-    epochs = f", {shape.epochs} epochs" if shape.epochs > 1 else ""
-    rows = f"sequences of {shape.sequence_length:,} tokens" if shape.sequence_length else "records"
-    return f"{shape.sequences:,} {rows}{epochs}, batches of {shape.batch:,}"
-
-
-def _other_plan(run: Run, plan: str) -> str:
-    """Why an export's reads cannot be measured; "" if the store holds its plan."""
-    try:
-        stored = plan_fingerprint(run)
-    except DivOrderError as error:
-        return str(error)
-    return (
-        ""
-        if stored == plan
-        else f"the export has the plan {plan}, and under these settings the store holds {stored}"
-    )
-
-
-def _table(replays: Mapping[str, Replay]) -> list[Part]:
-    rows = [
-        {
-            "trainer": name,
-            "by default": replayed.default.kept.text,
-            "at its best": replayed.best.kept.text,
-            "reads": " ".join(replayed.trainer.formats) or "records",
-            "is at its best with": replayed.best.needs,
-        }
-        for name, replayed in replays.items()
-    ]
-    note = (
-        "`--trainer NAME` shows its configuration, and what is lost without it. exports.* belong in divorder.toml; "
-        "the next run lays out the rows by them."
-    )
-    return [TextTable(rows), "", note]
-
-
-def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]:
-    trainer = replayed.trainer
-    rows = "records" if trainer.forms else "sequences"
-    lines: list[Part] = [trainer.title, "", _sentence(replayed)]
-    lines += [f"  {name} {_difference(way.kept, rows)}" for name, way in _losing(replayed).items()]
+def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Part]:
+    trainer, default, best = replayed.trainer, replayed.default, replayed.best
+    kept = f"by default it reads {default.kept.text} as planned"
+    if best is not default:
+        kept += (
+            f", and {best.kept.text} with {best.needs}{f'; {LAID_OUT}' if best.layout is not None else ''}"
+        )
+    elif not default.kept.in_order:
+        kept += ", and no setting keeps more"
+    lines: list[Part] = [Line(trainer.title, "strong"), "", kept]
+    for name, way in {"at its best": best, "by default": default}.items():
+        if way.kept.first and (name == "by default" or best is not default):
+            batch, expected, read = way.kept.first
+            rows = "records" if trainer.forms else "sequences"
+            lines.append(
+                f"  {name}, the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
+                f"{f'{rows} {_first_of(read)}' if read.size else 'none'}, {np.intersect1d(expected, read).size:,} in "
+                "common"
+            )
     if trainer.joins_rows and shape.epochs > 1:
         lines.append(
             "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
             f"begin up to {shape.sequence_length - 1:,} tokens inside the planned ones"
         )
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
-    if not other:
-        lines += [*_rank_lines(run, trainer, replayed.reading), ""]
-    lines += [f"the reads cannot be measured: {other}", ""] if other else _measures(run, replayed)
+    if is_plan and (of_ranks := _rank_lines(run, trainer, replayed.reading)):
+        lines += [*of_ranks, ""]
     if replayed.lines is None:
         return [*lines, "its configuration: the defaults; other samplers lose the order of this export"]
     if trainer.documented:
@@ -321,77 +263,6 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, other: str) -> list[Part]
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
 
 
-def _sentence(replayed: Replay) -> str:
-    """How much of the plan the trainer reads by default, and the settings that give more."""
-    default, best = replayed.default, replayed.best
-    if best is default and default.kept.in_order:
-        return f"by default it reads {default.kept.text} as planned"
-    more = (
-        "and no setting keeps more"
-        if best is default
-        else f"and {best.kept.text} with {best.needs}"
-        + (
-            "; exports.* belong in divorder.toml; the next run lays out the rows by them"
-            if best.layout is not None
-            else ""
-        )
-    )
-    return f"by default it reads {default.kept.text} as planned, {more}"
-
-
-def _losing(replayed: Replay) -> dict[str, Way]:
-    """The ways that lose the order, by name."""
-    ways = {"by default": replayed.default}
-    if replayed.best is not replayed.default:
-        ways["at its best"] = replayed.best
-    return {name: way for name, way in ways.items() if not way.kept.in_order}
-
-
-def _difference(kept: Kept, rows: str) -> str:
-    """The first difference from the plan. rows: the noun for rows."""
-    if kept.first is None:
-        return ""
-    batch, expected, read = kept.first
-    return (
-        f"the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
-        f"{f'{rows} {_first_of(read)}' if read.size else 'none'}, {np.intersect1d(expected, read).size:,} in common"
-    )
-
-
 def _first_of(positions: np.ndarray) -> str:
     numbers = ", ".join(f"{position:,}" for position in positions[:3].tolist())
     return f"{numbers}{', ...' if len(positions) > 3 else ''}"
-
-
-def _measures(run: Run, replayed: Replay) -> list[Part]:
-    """Measures and drift of the reads, beside the plan's."""
-    order = load_sequence_order(run)
-    measured, reads = {"the plan": (load_metrics(run)["sequences"], load_stationarity(run))}, {}
-    for name, way in _losing(replayed).items():
-        reads[name] = _sequences_read(replayed, way, order)
-        measured[name] = measure_order(run, reads[name][: order.shape[1]])
-    traits = run.receipt("diversity_metrics").figures["traits"]
-    rows = [
-        summary_row(name, figures, traits) | drift_columns(drift)
-        for name, (figures, drift) in measured.items()
-    ]
-    claims = [f"{name}: {drift.claim()}" for name, (_, drift) in measured.items()]
-    return [TextTable(side_by_side(rows[::-1])), "", *claims, ""]
-
-
-def _sequences_read(replayed: Replay, way: Way, order: np.ndarray) -> np.ndarray:
-    """The sequences of the plan that a trainer reads, int64 (n,). order: int64 (E, S)."""
-    read = way.read[way.read >= 0]
-    formats = replayed.trainer.formats
-    if way is replayed.default and formats and FORMATS[formats[0]].epochs == "index":
-        # The trainer reads the files' rows, one for each sequence, without an index of epochs.
-        return order[0][read]
-    return order.reshape(-1)[read]
-
-
-def measure_order(run: Run, sequences: np.ndarray) -> tuple[dict[str, Any], Stationarity]:
-    """(measures of the plan's sequences in reading order, int64 (n,); their drift)."""
-    stream, packed = load_stream(run), load_packed(run)
-    read = Trained(packed, sequences[np.newaxis], np.zeros(len(packed), np.int64))
-    count = run_counter(run, stream.record_of)
-    return read.measures(stream, count, run.settings.sequence.batch).figures, drift_along(run, sequences)

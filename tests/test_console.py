@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import orjson
 import pytest
 
-from dagster_divorder.cli import main
 from tests.conftest import topic_records
 
 RUN = "import sys; from dagster_divorder.cli import main; sys.exit(main())"
@@ -40,35 +36,6 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
         errors="strict",
         check=False,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [("cp1252:strict", r"größe-\u6d77")],
-)
-def test_letters_that_a_console_lacks_are_escaped(folder: Path, encoding: str, shown: str) -> None:
-    bytes_shown = f"it reads '{shown}'".encode(encoding.partition(":")[0])
-    made = subprocess.run(
-        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-        capture_output=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    assert bytes_shown in made.stdout
-
-
-def test_what_is_escaped_is_still_toml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed settings can be read back from a console of few letters."""
-    monkeypatch.setattr(sys, "stdout", console := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert main(["init", "docs.jsonl"]) == 0
-    line = 'id = "é海🙂"'
-    print(line, file=console, flush=True)
-    assert console.errors == "divorder"
-    escaped = line.encode("ascii", console.errors).decode()
-    assert tomllib.loads(escaped) == tomllib.loads(line)
-    assert codecs.lookup_error("divorder")
 
 
 @pytest.mark.slow
@@ -116,20 +83,3 @@ def test_a_notebook_s_own_backend_of_matplotlib_does_not_matter(folder: Path) ->
     ran = shell("divorder run", MPLBACKEND="module://nowhere.backend", DIVORDER_ADVANCED__VOCAB_SIZE="512")
     assert ran.returncode == 0, ran.stderr
     assert (folder / "data/curated/ordering_comparison.png").is_file()
-
-
-@pytest.mark.slow
-def test_settings_that_cannot_be_used_are_not_left_behind(tmp_path: Path) -> None:
-    folder = os.fsencode(tmp_path) + b"/\xff"
-    os.mkdir(folder)
-    with open(folder + b"/docs.jsonl", "wb") as file:
-        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(30))
-    made = subprocess.run(
-        [sys.executable, "-c", RUN, "init", "docs.jsonl"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 1
-    assert os.listdir(folder) == [b"docs.jsonl"]

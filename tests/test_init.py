@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
-import dagster_divorder
 from dagster_divorder.cli import main
 from dagster_divorder.corpus.peek import recognised
-from dagster_divorder.engine.progress import Log, Silent
+from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import run_stage
@@ -83,43 +78,20 @@ def test_fields_are_taken_for_what_they_are(
     assert len(settings.order.traits) == 2 + len(traits)
 
 
-@pytest.mark.parametrize(
-    ("record", "text", "own_id", "source"),
-    [
-        ({"text": "t {n}", "meta": {"pile_set_name": "Github"}}, "text", None, "meta.pile_set_name"),
-        ({"text": "t {n}", "meta": {"redpajama_set_name": "C4"}}, "text", None, "meta.redpajama_set_name"),
-        ({"text": "t {n}", "id": "{n}", "metadata": {"source": "w"}}, "text", "id", "metadata.source"),
-        ({"doc": {"id": "{n}", "text": "t {n}" * 9}, "lang": "en"}, "doc.text", "doc.id", None),
-        ({"text": "t {n}", "dataset": "d", "meta": {"source": "w"}}, "text", None, "dataset"),
-    ],
-)
-def test_fields_in_objects_are_taken_for_what_they_are(
-    record: dict[str, Any], text: str, own_id: str | None, source: str | None, tmp_path: Path
-) -> None:
-    lines = [orjson.dumps(record).replace(b"{n}", str(n).encode()) for n in range(60)]
-    for name, paths in (("docs.jsonl", b"\n".join(lines)), ("docs.parquet", None)):
-        if paths:
-            (tmp_path / name).write_bytes(paths)
-        else:
-            pq.write_table(pa.Table.from_pylist(list(map(orjson.loads, lines))), tmp_path / name)
-        settings = initialised(name)
-        assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
-        assert settings.input.source_field == source
+def test_fields_in_objects_are_taken_for_what_they_are(tmp_path: Path) -> None:
+    records = [
+        {"doc": {"id": str(n), "text": f"t {n}" * 9}, "meta": {"pile_set_name": "Github"}} for n in range(60)
+    ]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "docs.parquet")
+    for name in ("docs.jsonl", "docs.parquet"):
+        found = initialised(name).input
+        assert (found.text_field, found.id_field, found.source_field) == (
+            "doc.text",
+            "doc.id",
+            "meta.pile_set_name",
+        )
         Path("divorder.toml").unlink()
-
-
-def test_names_inside_objects_that_hardly_any_record_has_are_not_listed(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"t {n}", "links": {f"to-{n}": 1}} for n in range(300)])
-    initialised("docs.jsonl")
-    assert "links" not in Path("divorder.toml").read_text()
-
-
-def test_parquet_and_globs_and_several_paths(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        pq.write_table(pa.Table.from_pylist(topic_records(20)), tmp_path / f"{name}.parquet")
-    settings = initialised("a.parquet", str(tmp_path / "b*.parquet"))
-    assert settings.input.paths == (str(tmp_path / "a.parquet"), str(tmp_path / "b*.parquet"))
-    assert settings.input.source_field == "source"
 
 
 def test_paths_of_unlike_shape_become_inputs_of_their_own(tmp_path: Path) -> None:
@@ -160,46 +132,6 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.Capture
     assert Path("divorder.toml").read_bytes() == before
     assert main(["--config", "other.toml", "init", "divorder"]) == 0
     assert load_settings("other.toml").input == settings.input
-
-
-@pytest.mark.parametrize(
-    ("records", "said"),
-    [
-        (
-            [{"a": 1, "b": [2]}] * 3,
-            "no field holds text in most of the first 3 records; the fields are 'a' (whole number), 'b' (list)",
-        ),
-        ([], "holds no readable record"),
-    ],
-)
-def test_an_input_without_text_is_refused(
-    records: list[dict[str, Any]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in capsys.readouterr().err
-    assert not Path("divorder.toml").exists()
-
-
-def test_without_settings_the_message_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run"]) == 1
-    assert "no settings name an input" in (said := capsys.readouterr().err)
-    assert "`divorder init FILES_OR_FOLDER`" in said
-
-
-def test_options_stand_before_or_after_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for arguments in (["--config", "gone.toml", "plan"], ["plan", "--config", "gone.toml"]):
-        assert main(arguments) == 1
-        assert "'gone.toml', which is not a file" in capsys.readouterr().err
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"divorder {dagster_divorder.__version__}\n"
 
 
 # Records of several fields that belong together ----------------------------------------------------------------------
@@ -291,94 +223,6 @@ def test_chats_and_pairs_are_recognised(
         run_stage("raw_docs", Settings(input={"paths": [name], "text_field": "text"}), Silent())
 
 
-@pytest.mark.parametrize("labels", [(True, False, False), ("true", False, 0)], ids=str)
-def test_labels_of_answers_are_a_trait_and_nothing_is_packed(
-    labels: tuple[Any, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = [
-        {"prompt": f"what is {n}? ", "completion": f"it is {n} " * 30, "label": labels[n % 3]}
-        for n in range(60)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = initialised("docs.jsonl")
-    assert "\nlabel: 'label' says whether an answer is wanted" in capsys.readouterr().out
-    assert (settings.packing.method, settings.exports.formats) == ("none", ())
-    assert "label" in settings.order.traits
-    Path("divorder.toml").unlink()
-    assert main(["init", "docs.jsonl", "--trainer", "trl-kto"]) == 0
-    assert (load_settings().packing.method, load_settings().exports.formats) == ("none", ())
-    Path("divorder.toml").unlink()
-    assert main(["init", "docs.jsonl", "--trainer", "trl"]) == 1
-    assert "trl reads sequences, which preferences and prompts are not" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        (
-            {"dialog": TURNS, "source": "a"},
-            "rename the field, as with `jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`",
-        ),
-        (
-            {"input": "what {n}", "output": "that {n} " * 30},
-            "it is unclear which fields are question and answer",
-        ),
-    ],
-)
-def test_init_stops_where_it_cannot_tell_the_form(
-    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in capsys.readouterr().err
-    assert not Path("divorder.toml").exists()
-
-
-def test_prompts_of_grpo_are_ordered_and_its_trainer_reads_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setenv(name, value)
-    write_records(tmp_path / "docs.jsonl", {"data_source": "gsm", "prompt": "ask {n}", "answer": "{n}"})
-    assert main(["init", "docs.jsonl", "--trainer", "trl-grpo"]) == 0
-    settings = load_settings()
-    assert settings.input.form == "text"
-    assert (settings.packing.method, settings.exports.formats) == ("none", ())
-    assert main(["run"]) == 0
-    assert main(["verify", "divorder/curated", "--trainer", "trl-grpo"]) == 0
-    assert "shuffle_dataset=False" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("record", "options", "said"),
-    [
-        ({"prompt": TURNS[:1]}, [], "write the text of the turns into a field"),
-        ({"messages": TURNS[:1]}, [], "no turn is trained on: there is no assistant turn"),
-        (
-            {"messages": TURNS[:1]},
-            ["--trainer", "trl-grpo"],
-            "the text field is 'prompt'; expected one of messages",
-        ),
-        (
-            {"messages": TURNS},
-            ["--trainer", "trl-dpo"],
-            "trl-dpo does not read these records: it reads records of pairs, and the inputs hold messages",
-        ),
-        (
-            {"id": "{n}", "messages": repr([{"role": "user", "content": "{n}"}, *TURNS[1:]])},
-            [],
-            "parse it before you write the record: value = ast.literal_eval(value",
-        ),
-    ],
-)
-def test_init_stops_where_nothing_could_be_trained(
-    record: dict[str, Any], options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl", *options]) == 1
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("chats", [20, 40])
 def test_chats_and_texts_in_one_file_are_told_with_the_inputs_that_read_them(
     chats: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -395,13 +239,6 @@ def test_chats_and_texts_in_one_file_are_told_with_the_inputs_that_read_them(
             assert f" > {form}.jsonl" in said
 
 
-def test_a_form_with_optional_fields_is_one_form(tmp_path: Path) -> None:
-    kinds: list[dict[str, Any]] = [{}, {"input": "of this {n}"}, {"input": None, "history": [["a", "b"]]}]
-    records = [{"instruction": f"do {n}", "output": f"done {n} " * 9, **kinds[n % 3]} for n in range(60)]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    assert initialised("docs.jsonl").input.format == "alpaca"
-
-
 def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,48 +253,10 @@ def test_chats_beside_texts_are_inputs_of_their_own_and_each_has_its_reason(
     initialised("a.jsonl", "b.jsonl")
     said = capsys.readouterr().out
     assert "it reads 'text' and 'abstract';" in said
-    assert "\ntext: 'text', a common name of text fields: text, 80 characters on average\n" in said
-    assert "\ntext: 'abstract', the longest: text, 134 characters on average\n" in said
+    assert "\ntext: 'text', a common name of text fields\n" in said
+    assert "\ntext: 'abstract', by far the longest\n" in said
     written = Path("divorder.toml").read_text(encoding="utf-8")
-    assert 'text_field = "abstract"  # the longest: text, 134 characters on average' in written
-
-
-def test_a_field_that_is_named_by_hand_is_read_and_a_text_in_an_object_is_found(
-    tmp_path: Path,
-) -> None:
-    write_records(tmp_path / "docs.jsonl", STRUCTURED["completion"][0])
-    settings = Settings(
-        input={"paths": ["docs.jsonl"], "text_field": "completion"}, store={"path": tmp_path / "store"}
-    )
-    assert run_stage("raw_docs", settings, Silent()).figures["documents"] == 60
-    # A text inside an object is proposed if there is no other.
-    inside = [{"translation": {"en": record["text"]}} for record in topic_records(9)]
-    write_jsonl(tmp_path / "chats.jsonl", inside)
-    assert initialised("chats.jsonl").input.text_field == "translation.en"
-    # A text beside a chat is its title, or the rendered chat.
-    Path("divorder.toml").unlink()
-    write_records(tmp_path / "chats.jsonl", {**STRUCTURED["messages"][0], "text": "words {n} " * 90})
-    assert initialised("chats.jsonl").input.format == "messages"
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({"id": "a{n}", "source": "web", "turns": ["many words " * 9] * 3}, "no field holds text"),
-        ({"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}, "or in 'en'"),
-        (
-            {"id": "a{n}", "to": {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}},
-            "the text may be in 'to.de' or in 'to.en'; the fields are 'id' (text, ",
-        ),
-    ],
-)
-def test_init_stops_where_it_cannot_tell_the_text(
-    record: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_records(tmp_path / "docs.jsonl", record)
-    assert main(["init", "docs.jsonl"]) == 1
-    assert said in (error := capsys.readouterr().err)
-    assert "name it with --text-field" in error
+    assert 'text_field = "abstract"  # by far the longest' in written
 
 
 def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
@@ -466,7 +265,7 @@ def test_init_says_why_a_field_is_the_text_and_warns_of_few_texts(
     write_records(tmp_path / "docs.jsonl", {"title": "t{n}", "abstract": "words {n} " * 30})
     assert initialised("docs.jsonl").input.text_field == "abstract"
     said = capsys.readouterr().out
-    assert "text: 'abstract', the longest: text, 265 characters on average\n" in said
+    assert "text: 'abstract', by far the longest\n" in said
     assert "distinct texts" not in said
     Path("divorder.toml").unlink()
     write_records(tmp_path / "docs.jsonl", {"text": "the same words for every record", "n": "{n}"})
@@ -511,14 +310,6 @@ def test_no_control_character_of_a_corpus_reaches_the_terminal(
     assert "\\u001b[31m\\u009b31m\\u202e\\u2028\\u007f\\u000d" in text
 
 
-def test_errors_and_log_lines_are_escaped_and_other_writing_is_not() -> None:
-    lines: list[str] = []
-    Log(lines.append).note("a\x9bb")
-    assert [str(InputError("a\x1b\r")), *lines] == ["a\\u001b\\u000d", "a\\u009bb"]
-    shown = "tab\tline\nעברית e\u0301 \U0001f469\u200d\U0001f680 字"
-    assert str(InputError(shown)) == shown
-
-
 # The export of a trainer ----------------------------------------------------------------------------------------------
 
 
@@ -556,89 +347,17 @@ def test_the_export_of_a_trainer_keeps_every_batch(
         assert "exports." not in trainer["needs"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--trainer hf", "did you mean 'hf-trainer'?"),
-        ("--trainer trl --world-size 0", "exports.world_size = 0"),
-        ("--world-size 4", "--world-size 4 applies to a trainer"),
-        ("--batch 0", "sequence.batch = 0"),
-        ("--sequence-length 2", "nothing was written: sequence.length = 2: "),
-        ("--text-field txt", "the text field is 'txt'; expected one of"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused_before_anything_is_written(
-    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    assert main(["init", "docs.jsonl", *options.split()]) == 1
-    assert said in capsys.readouterr().err
-    assert os.listdir() == ["docs.jsonl"]
-
-
 # What is told of the records -----------------------------------------------------------------------------------------
 
 GOOD = [{"id": n, "text": f"words number {n} about tides and bread"} for n in range(60)]
-LINES = [orjson.dumps(record) for record in GOOD]
 
 
-def written(name: str, folder: Path) -> Path:
-    """A corpus with records that cannot be used, by what is wrong with them."""
-    path = folder / (
-        "docs.parquet" if name == "null texts" else "docs.jsonl.gz" if name == "gzip" else "docs.jsonl"
-    )
-    if name == "null texts":
-        rows = [{**record, "text": record["text"] if n % 20 else None} for n, record in enumerate(GOOD)]
-        pq.write_table(
-            pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), ("text", pa.string())])), path
-        )
-        return path
-    bad = {
-        "broken": [b"{bad", b"[1]", b'"text"'],
-        "other types": [b'{"text": 1}', b'{"text": ""}', b'{"text": null}', b'{"id": 3}'],
-        "Windows": [b"", b"{bad\r", b"\r"],
-        "unfinished": [b"{bad", b'{"text": "cut o'],
-        "gzip": [b'{"text": "\xff"}', b'{"text": "cut o'],
-    }[name]
-    data = b"\n".join([*LINES[:40], *bad[:1], *LINES[40:], *bad[1:]])
-    if name == "Windows":
-        data = b"\xef\xbb\xbf" + data.replace(b"}\n", b"}\r\n")
-    path.write_bytes(gzip.compress(data) if name == "gzip" else data)
-    return path
-
-
-@pytest.mark.parametrize("name", ["broken", "other types", "Windows", "unfinished", "gzip", "null texts"])
-def test_records_that_cannot_be_used_are_counted_as_the_pipeline_counts_them(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(name, tmp_path)
-    assert main(["init", str(path)]) == 0
-    told = capsys.readouterr().out
-    Path("divorder.toml").unlink()
-    assert main(["--json", "init", str(path)]) == 0
-    (found,) = (data := orjson.loads(capsys.readouterr().out))["inputs"]
-    monkeypatch.setenv("DIVORDER_INPUT__MAX_REJECT_SHARE", "0")
-    assert main(["plan"]) == 1
-    pipeline = capsys.readouterr().err
-    refused, looked_at, share = found["refused"], found["looked_at"], found["refused"] / found["looked_at"]
-    assert refused
-    assert f"{refused:,} of {looked_at:,} records were refused" in pipeline
-    assert f"The first:\n  {found['first_refusal']}\n" in pipeline
-    assert f"{refused} of {looked_at} records examined will be refused" in told
-    assert f"The first: {found['first_refusal']}" in told
-    assert data["will_stop"] == (share > 0.01) == ("plan and run will stop" in told)
-
-
-def test_few_records_that_cannot_be_used_are_no_reason_to_stop(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "docs.jsonl").write_bytes(b"\n".join([*LINES * 3, b"{bad\n"]))
+def test_records_that_cannot_be_used_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [orjson.dumps(record) for record in GOOD]
+    (tmp_path / "docs.jsonl").write_bytes(b"\n".join([*lines * 3, b"{bad", b""]))
     initialised("docs.jsonl")
-    assert "1 of 181 records examined will be refused, and listed with the output" in (
-        said := capsys.readouterr().out
-    )
-    assert "The first: docs.jsonl:181: not valid JSON" in said.replace(f"{tmp_path}/", "")
-    assert main(["plan"]) == 0
+    said = capsys.readouterr().out.replace(f"{tmp_path}/", "")
+    assert "1 of 181 records examined will be refused, the first: docs.jsonl:181: not valid JSON" in said
 
 
 def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -655,7 +374,7 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     write_jsonl(tmp_path / "docs.jsonl", records)
     initialised("docs.jsonl")
     said = capsys.readouterr().out
-    table = said[said.index("fields of 1,200 records\n") :].partition("\n\n")[0].splitlines()
+    table = said[said.index(": fields of 1,200 records\n") :].partition("\n\n")[0].splitlines()
     assert [line.split() for line in table[1:]] == [
         ["field", "type", "share", "distinct", "example"],
         ["id", "whole", "number", "1", "1,200", "0"],
@@ -665,42 +384,64 @@ def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["a", "b", "list", "1", "–", '["x",', "0]"],
         ["rare", "text", "0.125", "1", "r"],
     ]
-    Path("divorder.toml").unlink()
-    assert main(["--json", "init", "docs.jsonl"]) == 0
-    (found,) = orjson.loads(capsys.readouterr().out)["inputs"]
-    assert (found["text_field"], found["id_field"], found["source_field"]) == ("text", "id", None)
-    assert found["fields"][2] == {
-        "field": "meta.score",
-        "type": "number",
-        "share": 1.0,
-        "distinct": 1200,
-        "example": "0",
-    }
-    assert found["fields"][-1]["share"] == 0.125
 
 
-ARRAY = orjson.dumps(GOOD)
-COMMON_SLIPS = {
-    "a CSV": ("docs.csv", b"id,text\n1,words\n", "write it as Parquet with `pandas.read_csv(IN)"),
-    "an array": ("docs.json", ARRAY, "a JSON array; if it holds the records, write one a line with `jq"),
-    "nothing": ("docs.jsonl", b"", "docs.jsonl holds no readable record"),
-    "empty texts": ("docs.jsonl", b'{"text": "", "s": "a"}\n' * 60, "be used with text_field = 'text'"),
-    "a list beside": (
-        "docs.jsonl",
-        b'{"title": "t", "turns": ["%s"]}\n' % (b"words " * 30),
-        "in a list, join it into one field first",
+TWO = {"en": "some words {n} " * 9, "de": "ein paar Worte {n} " * 9}
+REFUSED: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
+    "no text": (
+        {"a": 1, "b": [2]},
+        "",
+        "no field holds text in most of the first 60 records; the fields are 'a' (whole",
     ),
+    "no record": (b"", "", "docs.jsonl holds no readable record"),
+    "no known turns": ({"dialog": TURNS}, "", "`jq -c '.messages = .[\"dialog\"]' IN > OUT.jsonl`"),
+    "no known answer": (
+        {"input": "what {n}", "output": "that {n} " * 30},
+        "",
+        "which fields are question and answer",
+    ),
+    "no answer": ({"messages": TURNS[:1]}, "", "no turn is trained on: there is no assistant turn"),
+    "no prompt": (
+        {"messages": TURNS[:1]},
+        "--trainer trl-grpo",
+        "the text field is 'prompt'; expected one of messages",
+    ),
+    "no pair": (
+        {"messages": TURNS},
+        "--trainer trl-dpo",
+        "it reads records of pairs, and the inputs hold messages",
+    ),
+    "a list of texts": ({"id": "a{n}", "turns": ["many words " * 9] * 3}, "", "name it with --text-field"),
+    "two texts": (TWO, "", "or in 'en'"),
+    "two texts inside": (
+        {"id": "a{n}", "to": TWO},
+        "",
+        "the text may be in 'to.de' or in 'to.en'; the fields are 'id' (t",
+    ),
+    "empty texts": (b'{"text": "", "s": "a"}\n' * 60, "", "be used with text_field = 'text'"),
+    "trainer": (TWO, "--text-field en --trainer hf", "did you mean 'hf-trainer'?"),
+    "ranks": (TWO, "--text-field en --trainer trl --world-size 0", "exports.world_size = 0"),
+    "no trainer": (TWO, "--text-field en --world-size 4", "--world-size 4 applies to a trainer"),
+    "length": (TWO, "--text-field en --sequence-length 2", "nothing was written: sequence.length = 2: "),
+    "no such field": (TWO, "--text-field txt", "the text field is 'txt'; expected one of"),
 }
 
 
-@pytest.mark.parametrize(("name", "data", "said"), COMMON_SLIPS.values(), ids=COMMON_SLIPS)
-def test_files_that_people_have_are_refused_with_what_to_do(
-    name: str, data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("records", "options", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_used_is_refused_before_anything_is_written(
+    records: dict[str, Any] | bytes,
+    options: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / name).write_bytes(data)
-    assert main(["init", name]) == 1
+    if isinstance(records, bytes):
+        (tmp_path / "docs.jsonl").write_bytes(records)
+    else:
+        write_records(tmp_path / "docs.jsonl", records)
+    assert main(["init", "docs.jsonl", *options.split()]) == 1
     assert said in capsys.readouterr().err
-    assert os.listdir() == [name]
+    assert os.listdir() == ["docs.jsonl"]
 
 
 def test_files_beside_the_corpus_that_are_not_read_are_told(
@@ -737,96 +478,6 @@ def test_a_text_field_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "the text field is 'fr'; expected one of" in capsys.readouterr().err
 
 
-# Dagster's files ----------------------------------------------------------------------------------------------------
-
-
-def test_dagsters_files_are_written_on_request_and_are_those_of_this_repository(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", GOOD)
-    initialised("docs.jsonl")
-    assert not Path("dagster.yaml").exists() and not Path("workspace.yaml").exists()
-    assert "divorder init --dagster writes the files" in capsys.readouterr().out
-    assert main(["init", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert f"start Dagster in {tmp_path}:\n  dagster dev\n" in said
-    repository = Path(dagster_divorder.__file__).parents[1]
-    for name in ("dagster.yaml", "workspace.yaml"):
-        assert Path(name).read_bytes() == (repository / name).read_bytes()
-    assert main(["--config", "a b.toml", "init", "docs.jsonl", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("is there already, and stays as it is\n") == 2 and "add to" not in said
-    assert "  DIVORDER_CONFIG='a b.toml' dagster dev\n" in said
+def test_without_a_corpus_the_command_says_how_to_name_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init"]) == 1
     assert "no corpus is named" in capsys.readouterr().err
-
-
-def test_dagsters_files_of_a_project_stay_and_what_to_add_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = {
-        "dagster.yaml": "run_storage: {module: mine}\n",
-        "workspace.yml": "load_from: [{python_file: mine.py}]\n",
-    }
-    for name, text in own.items():
-        Path(name).write_text(text, encoding="utf-8")
-    assert main(["init", "--dagster", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out) == {
-        "dagster": str(tmp_path / "dagster.yaml"),
-        "workspace": str(tmp_path / "workspace.yml"),
-    }
-    assert main(["init", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert {name: Path(name).read_text(encoding="utf-8") for name in own} == own
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(own)
-    (nux,) = re.findall("^  (nux: .*)$", said, re.M)
-    assert yaml.safe_load(nux) == {"nux": {"enabled": False}} and "storage:" not in said
-    # What is to be added makes of the project's own file one that is complete.
-    (location,) = re.findall("add to its load_from:\n  (.*)\n", said)
-    Path("workspace.yml").write_text(
-        f"load_from:\n  - python_file: mine.py\n  {location}\n", encoding="utf-8"
-    )
-    Path("dagster.yaml").write_text(f"{own['dagster.yaml']}{nux}\n", encoding="utf-8")
-    ours = yaml.safe_load((Path(dagster_divorder.__file__).parents[1] / "workspace.yaml").read_text())
-    assert yaml.safe_load(Path("workspace.yml").read_text())["load_from"][1:] == ours["load_from"]
-    assert main(["init", "--dagster"]) == 0
-    assert "add to" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "block", ["[tool.dagster]\nmodule_name = 'mine'\n", "[tool.dg.project]\nroot_module = 'mine'\n"]
-)
-def test_a_project_that_names_its_definitions_gets_no_workspace(
-    block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`dagster dev` does not read a workspace file beside such a project."""
-    Path("pyproject.toml").write_text(block, encoding="utf-8")
-    assert main(["init", "--dagster"]) == 0
-    said = capsys.readouterr().out
-    assert not Path("workspace.yaml").exists() and Path("dagster.yaml").exists()
-    assert 'dg.Definitions.merge(defs, build_definitions("divorder.toml"))' in said
-    Path("pyproject.toml").write_text("[tool", encoding="utf-8")
-    Path("dagster.yaml").unlink()
-    assert main(["init", "--dagster"]) == 1
-    assert "cannot write Dagster's files into" in capsys.readouterr().err
-    assert not Path("dagster.yaml").exists()
-
-
-@pytest.mark.slow
-def test_dagster_finds_the_corpus_and_its_history_with_the_files_alone(tmp_path: Path) -> None:
-    import dagster as dg
-
-    write_jsonl(tmp_path / "docs.jsonl", GOOD)
-    assert main(["init", "docs.jsonl", "--yes", "--dagster"]) == 0
-    environment = {name: value for name, value in os.environ.items() if "DAGSTER" not in name}
-    checked = subprocess.run(
-        [sys.executable, "-m", "dagster", "definitions", "validate"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert "Validation successful for code location divorder" in checked.stdout + checked.stderr
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        assert not instance.nux_enabled
-        assert (tmp_path / ".dagster_home/storage").is_dir()

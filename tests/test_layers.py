@@ -52,17 +52,6 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_ends_without_a_last_search_for_cycles() -> None:
-    # Of two functions at the end, the one registered first is called last.
-    script = (
-        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
-        "from dagster_divorder.cli import main; main(['--version'])"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.endswith("True\n")
-
-
-@pytest.mark.slow
 def test_commands_of_dg_load_the_component_alone() -> None:
     look = "; [getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
     heavy = {"numpy", "pyarrow"}

@@ -15,12 +15,11 @@ from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import OPTIONS, VALUES, VERBS
 from dagster_divorder.removed import SETTINGS as REMOVED
-from dagster_divorder.settings import Input, Settings, load_settings, refuse_overlap, valid_keys
+from dagster_divorder.settings import Settings, load_settings, refuse_overlap, valid_keys
 from dagster_divorder.settings.example import example
-from dagster_divorder.settings.loading import set_keys
+from dagster_divorder.settings.loading import set_key
 from dagster_divorder.settings.places import Url
 from dagster_divorder.settings.sections import RULES, Format
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
 
 
@@ -59,22 +58,16 @@ def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
     assert settings.model.base == str(tmp_path / "conf/model")
 
 
-def test_a_hub_id_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text('[model]\nbase = "Qwen/Qwen3-0.6B"\n')
-    assert load_settings(file, environ={}).model.base == "Qwen/Qwen3-0.6B"
-
-
-def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> None:
-    settings = load_settings(environ={"DIVORDER_INPUT__PATHS": "/a.jsonl:/b.jsonl"})
-    assert settings.input.paths == ("/a.jsonl", "/b.jsonl")
+@pytest.mark.parametrize("given", ["/a.jsonl", '["/a.jsonl"]'])
+def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
+    assert load_settings(environ={"DIVORDER_INPUT__PATHS": given}).input.paths == ("/a.jsonl",)
 
 
 @pytest.mark.parametrize(
     ("environ", "parts"),
     [
-        ({"DIVORDER_CLUSTERS__KK": "3"}, ["clusters.kk", "nearest valid key is 'clusters.k'"]),
-        ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "nearest valid key is 'clusters'"]),
+        ({"DIVORDER_CLUSTERS__KK": "3"}, ["clusters.kk", "did you mean 'clusters.k'"]),
+        ({"DIVORDER_CLUSTER__K": "3"}, ["DIVORDER_CLUSTER__K", "did you mean 'clusters'"]),
         ({"DIVORDER_ORDER__STRATEGY": "balancd"}, ["order.strategy", "balancd", "balanced"]),
         (
             {"DIVORDER_ORDER__TRAITS": '{"cluster": -1}'},
@@ -88,10 +81,6 @@ def test_paths_in_the_environment_are_separated_by_colons(tmp_path: Path) -> Non
         (
             {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
             ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
-        ),
-        (
-            {"DIVORDER_ORDER__F2_LAMBDA": "1"},
-            ["order.f2_lambda is an option of f2", "order.options.f2_lambda", "[order.options]"],
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
@@ -166,105 +155,42 @@ HALF = '[[mixing.phase]]\nuntil = 0.5\nweights = "sqrt"\n'
 LAST = '[[mixing.phase]]\nweights = "natural"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            HALF + HALF.replace("0.5", "0.4") + LAST,
-            "phases end at until = 0.5 and then 0.4; expected ends that rise",
-        ),
-        (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
-        (
-            '[[mixing.phase]]\nweights = "unimax"',
-            'no weights "unimax"; expected "uniform", and mixing.max_repeats',
-        ),
-        (HALF, "the last phase ends with training; remove its until or tokens"),
-        (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
-        ('[mixing]\nweights = "sqrt"\n' + HALF + LAST, "weights and phases are given; expected one of them"),
-        (
-            HALF + LAST + "[sequence]\nepochs = 2\n",
-            "set sequence.epochs = 1, and mixing.total_tokens to the tokens",
-        ),
-        (
-            HALF + LAST + "[sequence]\nrepack = true\n",
-            "phases or a score decide when records are read; remove",
-        ),
-    ],
-    ids=[
-        "fall",
-        "no end",
-        "unimax",
-        "the last has one",
-        "two ends",
-        "with weights",
-        "with epochs",
-        "with repack",
-    ],
-)
+PHASES = {
+    "fall": (
+        HALF + HALF.replace("0.5", "0.4") + LAST,
+        "phases end at until = 0.5 and then 0.4; expected ends that rise",
+    ),
+    "no end": (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
+    "unimax": (
+        '[[mixing.phase]]\nweights = "unimax"',
+        'no weights "unimax"; expected "uniform", and mixing.max_re',
+    ),
+    "the last has one": (HALF, "the last phase ends with training; remove its until or tokens"),
+    "two ends": (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
+    "weights": (
+        '[mixing]\nweights = "sqrt"\n' + HALF + LAST,
+        "weights and phases are given; expected one of them",
+    ),
+    "epochs": (
+        HALF + LAST + "[sequence]\nepochs = 2\n",
+        "set sequence.epochs = 1, and mixing.total_tokens to the",
+    ),
+    "repack": (
+        HALF + LAST + "[sequence]\nrepack = true\n",
+        "phases or a score decide when records are read; remove",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), PHASES.values(), ids=PHASES)
 def test_phases_that_are_none_are_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SettingsError, match=re.escape(said)):
         load_settings(tmp_path / "own.toml", environ={})
 
 
-def test_unknown_key_in_file_names_the_file_and_the_nearest_key(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text("[sequence]\nlenght = 5\n")
-    with pytest.raises(SettingsError, match=r"own\.toml.*'sequence\.lenght'.*'sequence\.length'"):
-        load_settings(file, environ={})
-
-
 def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
     assert get_args(Format) == tuple(FORMATS)
-
-
-@pytest.mark.parametrize(
-    ("embedding", "compared"),
-    [
-        ({"kind": "deep"}, ("shallow", "deep")),
-        ({"kind": "deep", "path": "own.npy"}, ("deep", "external")),
-        ({"kind": "external", "path": "own.npy"}, ("shallow", "external")),
-        ({"kind": "auto", "path": "own.npy"}, ("shallow", "external")),
-    ],
-)
-def test_vectors_of_your_own_are_compared_where_there_are_some(embedding: dict, compared: tuple) -> None:
-    assert Settings(embedding=embedding).embedding.compared == compared
-
-
-def test_settings_are_frozen() -> None:
-    settings = Settings()
-    with pytest.raises(ValidationError):
-        settings.seed = 1  # type: ignore[misc]
-    with pytest.raises(ValidationError):
-        settings.clusters.k = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("change", "stages"),
-    [
-        (
-            {
-                "order": {"traits": {"length": 1.0}},
-                "sequence": {"length": 77},
-                "packing": {"end_of_text": True},
-            },
-            set(),
-        ),
-        ({"exports": {"formats": ["ds"]}, "output": {"sidecars": []}, "engine": {"workers": 3}}, set()),
-        (
-            {"input": {"max_reject_share": 0.5}, "chats": {"train_on": "last"}, "mixing": {"weights": 0.5}},
-            set(),
-        ),
-        ({"clusters": {"k": 7}, "embedding": {"pooling": "mean"}}, set()),
-        ({"deep": {"max_tokens": 9}}, {"deep_embeddings"}),
-        ({"deep": {"model": "a"}}, {"deep_model", "deep_embeddings", "gradient_embeddings"}),
-        ({"advanced": {"vocab_size": 600}}, {"base_model"}),
-    ],
-)
-def test_costly_results_are_decided_by_their_own_settings_alone(change: dict, stages: set[str]) -> None:
-    costly = ("base_model", "token_counts", "deep_model", "deep_embeddings", "gradient_embeddings")
-    changed, plain = Settings(**change), Settings()
-    assert {of for of in costly if GRAPH[of].fingerprint(changed) != GRAPH[of].fingerprint(plain)} == stages
 
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:
@@ -333,7 +259,7 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(
     [
         (
             'clusters = "now"',
-            'refit.clusters = \'now\': expected "auto" or "never"; for one run: divorder run',
+            "refit.clusters = 'now': Input should be 'auto' or 'never'",
         ),
         ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'bins'"),
     ],
@@ -345,11 +271,6 @@ def test_a_rule_is_auto_or_never_of_a_fit_that_there_is(text: str, said: str, tm
     with pytest.raises(InputError, match=r"refit is 'cluster'; expected one of model, .* mean 'clusters'"):
         Settings().refitting("cluster")
     assert load_settings(environ={"DIVORDER_REFIT__BINS": "never"}).refit == {**RULES, "bins": "never"}
-
-
-def test_asking_for_a_refit_changes_no_fingerprint() -> None:
-    asked = Settings().refitting("model", "clusters")
-    assert all(GRAPH[stage].fingerprint(asked) == GRAPH[stage].fingerprint(Settings()) for stage in GRAPH)
 
 
 BLOCKS = """
@@ -380,22 +301,13 @@ def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
     assert from_python.input.each[0].source == "books"
 
 
-def test_one_block_is_the_table(tmp_path: Path) -> None:
-    fields = 'paths = ["web"]\ntext_field = "body"\nid_field = "url"\n'
-    for name in ("[input]", "[[input]]"):
-        (tmp_path / "divorder.toml").write_text(f"{name}\n{fields}")
-        assert load_settings(tmp_path / "divorder.toml", environ={}).input == Input(
-            paths=(str(tmp_path / "web"),), text_field="body", id_field="url"
-        )
-
-
 @pytest.mark.parametrize(
     ("text", "environ", "said"),
     [
         (
             BLOCKS + "txt_field = 1",
             {},
-            "block 2: unknown key 'input.txt_field'; the nearest valid key is 'input.text_",
+            "block 2: unknown key 'input.txt_field'; did you mean 'input.text_",
         ),
         (BLOCKS + "[[input]]\npaths = []", {}, "block 3: input.paths = []: at least one file"),
         (BLOCKS + "max_reject_share = 0.1", {}, "max_reject_share is 0.1 and 0.5 in two [[input]] blocks"),
@@ -404,12 +316,11 @@ def test_one_block_is_the_table(tmp_path: Path) -> None:
             {},
             "source is 'web', and source_field 'site'; remove",
         ),
-        ('[input]\nsource = "web"', {}, "source is 'web', which names one of several inputs"),
         ("input = []", {}, "at least one input is needed"),
         (
             BLOCKS,
             {"DIVORDER_INPUT__PATHS": "x"},
-            "DIVORDER_INPUT__PATHS sets paths of one input, and the file has",
+            "DIVORDER_INPUT__PATHS sets paths of one input, and there are several",
         ),
         (BLOCKS + "[store]\npath = 'web'", {}, "lies in store.path"),
     ],
@@ -421,15 +332,6 @@ def test_what_is_wrong_with_a_block_is_told_with_its_number(
     file.write_text(text)
     with pytest.raises(SettingsError, match=re.escape(said)):
         load_settings(file, environ=environ)
-
-
-def test_the_environment_sets_all_blocks_or_none(tmp_path: Path) -> None:
-    file = tmp_path / "divorder.toml"
-    file.write_text(BLOCKS)
-    given = '[{"paths": ["a"]}, {"paths": ["b"], "source": "b"}]'
-    settings = load_settings(file, environ={"DIVORDER_INPUT": given})
-    assert [block.source for block in settings.input.each] == [None, "b"]
-    assert settings.input.paths == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
 EXAMPLE = (Path(__file__).parent.parent / "divorder.example.toml").read_text(encoding="utf-8")
@@ -463,18 +365,6 @@ def test_the_text_below_a_field_names_what_it_may_be() -> None:
                 assert word in text, (section, key, word)
 
 
-def test_a_revision_decides_what_its_model_decides_and_none_changes_nothing() -> None:
-    plain = Settings(model={"base": "org/model"})
-    pinned = Settings(model={"base": "org/model@v1"})
-    changed = {
-        stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(pinned)
-    }
-    assert changed == {"base_model", "deep_model", "ordering_report"}
-    deep = Settings(model={"base": "org/model"}, deep={"model": "org/model@v1"})
-    changed = {stage for stage in GRAPH if GRAPH[stage].fingerprint(plain) != GRAPH[stage].fingerprint(deep)}
-    assert changed == {"deep_model", "deep_embeddings", "gradient_embeddings", "ordering_report"}
-
-
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[store]\npath = "s3://bucket/a/b/"\n[output]\npath = "gs://bucket/out"\n')
@@ -485,39 +375,24 @@ def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
     assert settings.exports.path == tmp_path / "data/exports"
 
 
-def test_a_file_of_a_windows_editor_is_read(tmp_path: Path) -> None:
-    """With a byte-order mark and its line ends."""
-    (tmp_path / "own.toml").write_bytes(b"\xef\xbb\xbf[sequence]\r\nlength = 128\r\n")
-    assert load_settings(tmp_path / "own.toml", {}).sequence.length == 128
-    (tmp_path / "own.toml").write_bytes("[sequence]".encode("utf-16"))
-    with pytest.raises(SettingsError, match=r"own\.toml is not valid TOML, which is UTF-8"):
-        load_settings(tmp_path / "own.toml", {})
-
-
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("s3://who:Sesame99@bucket/x", "no user, password"),
-        ("s3://bucket/x?X-Amz-Signature=Sesame99", "no query"),
+        ("s3://who:Sesame99@bucket/x", "without user and password"),
+        ("s3://bucket/x?X-Amz-Signature=Sesame99", "without query"),
         ("s3://bucket/a/../b", "without empty parts"),
         ("s3:///x", "without empty parts"),
         ("s3://bucket//x", "without empty parts"),
         ("s3://bucket/a*", "wildcard"),
         ("S3://bucket/x", "begins with s3://"),
         ("file:///x", "begins with s3://"),
-        ("hf://datasets/org/name", "begins with s3://"),
+        ("hf://datasets/org/name", r"hf upload OWNER/NAME FOLDER \. --repo-type dataset"),
     ],
 )
 def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
     with pytest.raises(SettingsError, match=wrong) as caught:
         load_settings(environ={"DIVORDER_STORE__PATH": url})
     assert "store.path" in str(caught.value) and "Sesame99" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["OUTPUT", "EXPORTS"])
-def test_outputs_on_the_hub_are_refused_with_the_command_that_sends_them(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"hf upload OWNER/NAME FOLDER \. --repo-type dataset"):
-        load_settings(environ={f"DIVORDER_{name}__PATH": "hf://datasets/org/name"})
 
 
 @pytest.mark.parametrize(
@@ -537,18 +412,6 @@ def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, ove
         refuse_overlap(settings)
 
 
-def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) -> None:
-    output = tmp_path / "curated"
-    settings = Settings(
-        input={"paths": [str(tmp_path / "docs.jsonl")]},
-        store={"path": tmp_path / "store"},
-        output={"path": output},
-        heldout={"documents": [str(output / "heldout.parquet")]},
-    )
-    with pytest.raises(SettingsError, match=r"heldout.documents .* lies in output.path"):
-        refuse_overlap(settings)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -565,49 +428,41 @@ def test_held_out_files_in_a_folder_that_is_written_are_refused(tmp_path: Path) 
 def test_keys_are_written_into_a_file_and_all_else_stays(tmp_path: Path, text: str) -> None:
     file = tmp_path / "divorder.toml"
     file.write_bytes(text.encode())
-    set_keys(file, {"order.frozen_tokens": 5, "order.cut": ('a"b', "海")}, {})
+    set_key(file, "order.frozen_tokens", 5, {})
     before = tomllib.loads(text.removeprefix("\ufeff"))
-    order = before.get("order", {}) | {"frozen_tokens": 5, "cut": ['a"b', "海"]}
+    order = before.get("order", {}) | {"frozen_tokens": 5}
     assert tomllib.loads(file.read_text()) == before | {"order": order}
     written = file.read_text()
     for comment in ("# mine", "# own", "# k", "# c"):
         assert written.count(comment) == text.count(comment)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-    set_keys(file, {"order.frozen_tokens": 5, "order.cut": ('a"b', "海")}, {})
+    set_key(file, "order.frozen_tokens", 5, {})
     assert file.read_text() == written
 
 
 def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "divorder.toml"
     file.write_text("seed = 1\n")
-    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER__CUT sets order\.cut in the environment"):
-        set_keys(file, {"order.cut": ("a",)}, {"divorder_order__cut": "[]"})
-    with pytest.raises(SettingsError, match=r"DIVORDER_ORDER or .* sets order\.cut in the environment"):
-        set_keys(file, {"order.cut": ("a",)}, {"DIVORDER_ORDER": '{"cut": []}'})
+    for variable, value in (
+        ("divorder_order__frozen_tokens", "1"),
+        ("DIVORDER_ORDER", '{"frozen_tokens": 1}'),
+    ):
+        with pytest.raises(SettingsError, match=r"sets order\.frozen_tokens in the environment"):
+            set_key(file, "order.frozen_tokens", 5, {variable: value})
     assert file.read_text() == "seed = 1\n"
 
 
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        (
-            {"DIVORDER_SEED": "1", "divorder_seed": "2"},
-            "environment variable divorder_seed contradicts another one; unset one of the two",
-        ),
-        (
-            {"DIVORDER_SEQUENCE": '{"length": 64, "batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"},
-            "DIVORDER_SEQUENCE__LENGTH contradicts another one",
-        ),
-        (
-            {"DIVORDER_INPUT": '[{"paths": ["a.jsonl"]}]', "DIVORDER_INPUT__TEXT_FIELD": "b"},
-            "DIVORDER_INPUT__TEXT_FIELD contradicts another one",
-        ),
-    ],
-)
-def test_two_variables_that_set_one_key_are_refused(environ: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        load_settings(environ=environ)
-    assert load_settings(environ={"DIVORDER_SEQUENCE": '{"batch": 2}', "DIVORDER_SEQUENCE__LENGTH": "32"})
+def test_two_variables_that_set_one_key_are_refused() -> None:
+    section = {"DIVORDER_SEQUENCE": '{"length": 64}'}
+    with pytest.raises(SettingsError, match="DIVORDER_SEQUENCE__LENGTH contradicts another one"):
+        load_settings(environ={**section, "DIVORDER_SEQUENCE__LENGTH": "32"})
+    assert load_settings(environ={**section, "DIVORDER_SEQUENCE__BATCH": "2"}).sequence.batch == 2
+    with pytest.raises(
+        SettingsError, match="DIVORDER_INPUT__TEXT_FIELD sets text_field of one input, and there are"
+    ):
+        load_settings(
+            environ={"DIVORDER_INPUT": '[{"paths": ["a.jsonl"]}]', "DIVORDER_INPUT__TEXT_FIELD": "b"}
+        )
 
 
 SECTIONS = {
@@ -637,8 +492,3 @@ def test_true_is_no_number(key: str, value: object) -> None:
     in_use = {"order.options": {"strategy": "f2"}}
     with pytest.raises(SettingsError, match="expected a number, not true or false"):
         load_settings({section: {name: value, **in_use.get(key, {})}}, environ={})
-
-
-def test_true_is_no_seed() -> None:
-    with pytest.raises(SettingsError, match="seed = True: expected a number"):
-        load_settings({"seed": True}, environ={})

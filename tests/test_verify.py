@@ -14,10 +14,8 @@ from pydantic import ValidationError
 from dagster_divorder import run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
-from dagster_divorder.stages import GRAPH
 from dagster_divorder.summary import summarise
 from dagster_divorder.verify import verify
 from tests.conftest import topic_records, write_jsonl
@@ -64,8 +62,8 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     full = str(verify(settings, output, "axolotl"))
     assert "expected records 0, 1, 2, ..." in full and f"data_files: {output}/curated.jsonl" in full
     for folder, trainer, message in [
-        (output, "trl", "trl does not read the records of .*; expected an export in parquet"),
-        (output, "trl-dpo", "expected the curated output of records of pairs"),
+        (output, "trl", "trl does not read the records of .*: it reads an export in parquet"),
+        (output, "trl-dpo", "it reads the curated output of records of pairs"),
         (export, "axolotl", "axolotl does not read parquet, .* records of messages or conversations or"),
         (
             None,
@@ -118,17 +116,6 @@ def with_exports(settings: Settings, **keys: Any) -> Settings:
     return settings.model_copy(update={"exports": settings.exports.model_copy(update=keys)})
 
 
-def test_a_trainer_makes_nothing_again(settings: Settings) -> None:
-    run_all(settings, Silent())
-    export = settings.exports.path / "parquet"
-    written = {path.name: path.stat().st_mtime_ns for path in export.iterdir()}
-    named = with_exports(settings, trainer="hf-trainer", world_size=2, micro_batch=2)
-    planned = {stage.stage: stage.scope for stage in make_plan(GRAPH, named).stages}
-    assert planned["exports"] == "nothing"
-    run_all(named, Silent())
-    assert {path.name: path.stat().st_mtime_ns for path in export.iterdir()} == written
-
-
 @pytest.mark.parametrize(
     ("exports", "said"),
     [
@@ -151,28 +138,6 @@ def test_a_trainer_that_loses_the_loss_mask_is_refused_before_any_work(settings:
     named = with_exports(settings, trainer="torchtitan", world_size=2)
     with pytest.raises(InputError, match="'torchtitan', and it makes labels from the ids"):
         run_all(named, Silent())
-
-
-@pytest.mark.parametrize(
-    ("ranks", "layout"),
-    [
-        (
-            {"trainer": "torchtitan", "world_size": 4, "workers": 2},
-            {"world_size": 4, "micro_batch": 1, "workers": 1},
-        ),
-        (
-            {"trainer": "litdata", "world_size": 2, "workers": 2},
-            {"world_size": 2, "micro_batch": 1, "workers": 2},
-        ),
-        ({"trainer": "hf-trainer", "world_size": 4}, {}),
-        ({"world_size": 4}, {"world_size": 4, "micro_batch": 1, "workers": 1}),
-    ],
-    ids=str,
-)
-def test_rows_are_laid_out_for_the_trainer_of_the_settings(
-    ranks: dict[str, Any], layout: dict[str, int]
-) -> None:
-    assert Exports(**ranks).layout == layout
 
 
 def test_the_lines_of_a_trainer_of_parts_are_for_its_ranks(tmp_path: Path, make_settings: Make) -> None:

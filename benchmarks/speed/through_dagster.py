@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/speed/through_dagster.py FILE.jsonl --model DIRECTORY
         [--pairs 5] [--first 1] [--beside TREE] [--scratch FOLDER]
 
-`divorder run` beside `dagster asset materialize --select '*curated_output'`, with the dagster.yaml that `divorder init
---dagster` writes. Seconds of wall, and of the processor with all children; the median of all pairs. --beside: another
+`divorder run` beside `dagster asset materialize --select '*curated_output'`, with the repository's
+dagster.yaml. Seconds of wall, and of the processor with all children; the median of all pairs. --beside: another
 tree of this repository, such as a worktree of an earlier commit, measured in turn with this one.
 """
 
@@ -57,7 +57,7 @@ def main() -> None:
                     if what == "first run":
                         shutil.rmtree(folder, ignore_errors=True)
                         folder.mkdir()
-                        shutil.copy(trees[tree] / "dagster_divorder/defs/dagster.yaml", folder)
+                        shutil.copy(trees[tree] / "dagster.yaml", folder)
                     environ = environment(options.input.resolve(), folder, str(Path(options.model).resolve()))
                     wall, used = _run(RUN[command], folder, trees[tree], environ)
                     walls[tree, command].append(wall)

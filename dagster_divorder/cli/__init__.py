@@ -7,9 +7,6 @@ interrupted; 141, the reader of the output closed it.
 from __future__ import annotations
 
 import argparse
-import atexit
-import codecs
-import gc
 import io
 import os
 import signal
@@ -19,8 +16,7 @@ from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, init, runs, training
-from dagster_divorder.cli.terminal import shown
-from dagster_divorder.cli.verb import Options, Verb, wrapped
+from dagster_divorder.cli.verb import Options, Verb, shown, wrapped
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
 from dagster_divorder.removed import removed_verb
@@ -36,10 +32,6 @@ GOES_ON = "the next run resumes here"
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    # By default Python searches modules and lists of texts for cycles repeatedly.
-    gc.set_threshold(10_000, 20, 20)
-    # It would search everything once more at its end, for half a second.
-    atexit.register(gc.freeze)
     _prepare_streams()
     # A notebook names its own backend, which matplotlib refuses to start with where its package is not installed.
     os.environ.pop("MPLBACKEND", None)
@@ -54,13 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the output, as `head` does.
-        _drop_output()
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return 128 + signal.SIGPIPE
 
 
 def _prepare_streams() -> None:
-    """Opens closed standard streams on /dev/null, and escapes characters that a stream cannot encode as TOML does:
-    \\u20ac."""
+    """Opens closed standard streams on /dev/null, and escapes characters that a stream cannot encode."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -69,22 +61,9 @@ def _prepare_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
-    codecs.register_error("divorder", _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="divorder")
-
-
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    codes = map(ord, error.object[error.start : error.end])
-    return "".join(f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}" for code in codes), error.end
-
-
-def _drop_output() -> None:
-    """Sends buffered output to /dev/null."""
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.reconfigure(errors="backslashreplace")
 
 
 def command_parser(given: Container[str] | None = None) -> argparse.ArgumentParser:
@@ -104,12 +83,18 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
         default=argparse.SUPPRESS,
         help="print JSON on standard output (docs/json.md)",
     )
+    epilog: list[str] = []
+    for group, verbs in GROUPS.items():
+        epilog += ["", f"{group}:"]
+        for verb in verbs:
+            example, cost = f"{'':<16}$ {verb.example}", wrapped(f"{'':<16}cost: {verb.cost}", 16)
+            epilog += [wrapped(f"  {verb.name:<13} {verb.does}", 16), example, cost]
     parser = argparse.ArgumentParser(
         prog="divorder",
         description=wrapped(
             "Order training data so that every window of training carries the corpus's own mix."
         ),
-        epilog=_verbs_by_group(),
+        epilog="\n".join(epilog[1:]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[shared],
     )
@@ -133,20 +118,6 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
                 add(verb_parser)
         verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
-
-
-def _verbs_by_group() -> str:
-    """Every verb with its example and cost."""
-    lines: list[str] = []
-    for group, verbs in GROUPS.items():
-        lines += ["", f"{group}:"]
-        for verb in verbs:
-            lines += [
-                wrapped(f"  {verb.name:<13} {verb.does}", 16),
-                f"{'':<16}$ {verb.example}",
-                wrapped(f"{'':<16}cost: {verb.cost}", 16),
-            ]
-    return "\n".join(lines[1:])
 
 
 def _run(options: Options) -> int:

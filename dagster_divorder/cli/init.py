@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagster_divorder.cli.dagster_files import write_dagster_files
-from dagster_divorder.cli.terminal import can_ask, shown
-from dagster_divorder.cli.verb import Options, Verb, config_of
+from dagster_divorder.cli.verb import Options, Verb, can_ask, config_of, shown
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.view.answer import Answer, Part, TextTable
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 from dagster_divorder.view.words import cells
 
 if TYPE_CHECKING:
@@ -28,23 +26,20 @@ NUMBERS = {
     "sequence_length": "tokens of a sequence",
     "batch": "sequences of a batch, over all ranks",
 }
-NO_DAGSTER = "in Dagster: divorder init --dagster writes the files that `dagster dev` needs"
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file, and with --dagster Dagster's files. Shows the fields of the records and their use.
+    """Write a settings file. Shows the fields of the records and their use.
 
     Raises:
         InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
             exists, or cannot be written.
     """
-    from dagster_divorder.propose import Proposal, look, write_settings
+    from dagster_divorder.propose import look, write_settings
     from dagster_divorder.settings.loading import DEFAULT_FILE, refuse_unwritable
     from dagster_divorder.trainers import TRAINERS, trainer_named
 
     file = Path(config_of(options) or DEFAULT_FILE)
-    if not options.paths and options.dagster:
-        return Answer(*write_dagster_files(file))
     if not options.paths:
         raise InputError(
             "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
@@ -55,46 +50,37 @@ def init(options: Options) -> Answer:
     # A trainer of texts that are records reads prompts, and no answers beside them.
     prompt = "prompt" if trainer and "text" in TRAINERS[trainer].forms else None
     blocks = look(options.paths, options.text_field or prompt)
-    fields = [part for block in blocks for part in _fields(block, several=len(blocks) > 1)]
+    fields = [part for block in blocks for part in _fields(block)]
     if can_ask() and not options.yes and not getattr(options, "json", False):
         print(shown(fields))
         fields = []
-        trainer = trainer or _ask(
-            f"Trainer: {', '.join(TRAINERS)} [none]", lambda name: trainer_named(name).name
-        )
+        question = f"Trainer: {', '.join(TRAINERS)} [none]"
+        trainer = trainer or _ask(question, lambda name: trainer_named(name).name)
         if trainer and "world_size" not in numbers and (ranks := _ask("Its ranks [unknown]", _ranks)):
             numbers["world_size"] = ranks
-    proposal = Proposal(blocks=blocks, trainer=trainer, numbers=numbers)
-    settings = write_settings(proposal, file)
-    read = " and ".join(dict.fromkeys(block.reads for block in blocks))
+    settings = write_settings(blocks, file, trainer=trainer, numbers=numbers)
+    names = [block.structure.name if block.structure else repr(block.text_field) for block in blocks]
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    looked_at, refused = proposal.refusals
-    dagster_parts, dagster_files = (
-        write_dagster_files(file) if options.dagster else ([NO_DAGSTER], {"dagster": None, "workspace": None})
-    )
     return Answer(
         [
-            f"wrote {file}: it reads {read}; every window will carry the mix of {', '.join(settings.order.traits)}",
+            f"wrote {file}: it reads {' and '.join(dict.fromkeys(names))}; every window will carry the mix of "
+            f"{', '.join(settings.order.traits)}",
             *fields,
-            *proposal.warnings,
+            *(Line(warning, "bad") for block in blocks for warning in block.warnings if warning),
             "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
             *([f"  divorder{option} verify  # what {trainer} reads of it"] if trainer else []),
-            *dagster_parts,
+            "in Dagster: dagster dev -m dagster_divorder.definitions",
         ],
         {
             "settings": str(file),
             "inputs": [_data(block) for block in blocks],
-            "looked_at": looked_at,
-            "refused": refused,
-            "will_stop": refused > settings.input.max_reject_share * looked_at,
             "traits": list(settings.order.traits),
             "sequence": settings.sequence.model_dump(include={"length", "batch"}),
             "exports": settings.exports.model_dump(
                 mode="json", include={"formats", "trainer"} | settings.exports.ranks.keys()
             ),
-            **dagster_files,
         },
     )
 
@@ -121,43 +107,34 @@ def _ranks(answer: str) -> int:
 def _data(block: InputBlock) -> dict[str, Any]:
     """What is known of an input, and of each of its fields."""
     names = ("paths", "records", "format", "text_field", "why", "id_field", "source_field")
-    return {
-        **{name: getattr(block, name) or None for name in names},
-        "looked_at": block.refusals.looked_at,
-        "refused": block.refusals.refused,
-        "first_refusal": block.refusals.first or None,
-        "fields": [
-            {
-                "field": name,
-                "type": each.type,
-                "share": each.records / block.records,
-                "distinct": len(each.values) or None,
-                "example": each.example,
-            }
-            for name, each in block.fields.items()
-        ],
-    }
-
-
-def _fields(block: InputBlock, *, several: bool) -> list[Part]:
-    """The fields of an input, the files that are not read, and what the fields are taken for."""
-    rows, others = _data(block)["fields"], block.listing.others
-    title = f"{', '.join(block.paths)}: " if several else ""
-    parts: list[Part] = [
-        "",
-        TextTable(cells(rows[:FIELDS], CELL), f"{title}fields of {block.records:,} records"),
+    fields = [
+        {
+            "field": name,
+            "type": each.type,
+            "share": each.records / block.records,
+            "distinct": len(each.values) or None,
+            "example": each.example,
+        }
+        for name, each in block.fields.items()
     ]
-    if len(rows) > FIELDS:
-        parts.append(f"and {len(rows) - FIELDS:,} more: --json has all of them")
-    if others:
-        endings = ", ".join(f"{number:,} {ending}" for ending, number in others.items())
-        parts.append(f"files that are not read: {endings}")
+    return {**{name: getattr(block, name) or None for name in names}, "fields": fields}
+
+
+def _fields(block: InputBlock) -> list[Part]:
+    """The fields of an input, the files that are not read, and what the fields are taken for."""
+    rows, others = cells(_data(block)["fields"], CELL), block.listing.others
+    title = f"{', '.join(block.paths)}: fields of {block.records:,} records"
     text = f"text: {block.text_field!r}, {block.why}"
-    parts += ["", f"format: {block.format}, as these are {block.why}" if block.structure else text]
-    if block.label:
-        parts.append(f"label: {block.label!r} says whether an answer is wanted: a sequence holds one record")
-    parts.append(f"id: {block.id_field or 'none: no field such as id or url differs in each record'}")
-    return [*parts, f"source: {block.source_field or 'none: no field such as source has few texts'}"]
+    return [
+        "",
+        TextTable(rows[:FIELDS], title),
+        *([f"and {len(rows) - FIELDS:,} more: --json has all of them"] if len(rows) > FIELDS else []),
+        *(f"files that are not read: {number:,} {ending}" for ending, number in others.items()),
+        "",
+        f"format: {block.format}, as these are {block.why}" if block.structure else text,
+        f"id: {block.id_field or 'none: no field such as id or url differs in each record'}",
+        f"source: {block.source_field or 'none: no field such as source has few texts'}",
+    ]
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
@@ -167,12 +144,6 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trainer", metavar="NAME", help="write the export that this trainer reads")
     for name, meaning in NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
-    parser.add_argument(
-        "--dagster",
-        action="store_true",
-        help="also write dagster.yaml and workspace.yaml, so that `dagster dev` shows the corpus and keeps its "
-        "history; without a corpus, write only these",
-    )
 
 
 VERB = Verb(

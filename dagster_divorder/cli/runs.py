@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, add_refit, argument, flag, settings_of
@@ -18,8 +15,6 @@ from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
 if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open")
 
 
 def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
@@ -80,30 +75,17 @@ def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = F
     return show_stages(settings, stages) if stages else summarise(settings, details=details)
 
 
-def report(settings: Settings, *, everything: bool, browse: bool) -> Answer:
-    """Runs the stages of an output and makes the report. everything: with all evidence. browse: open the report and the
-    films in a browser."""
-    from dagster_divorder.settings.places import is_url
+def report(settings: Settings, *, everything: bool) -> Answer:
+    """Runs the stages of an output and makes the report. everything: with all evidence."""
     from dagster_divorder.stages import EVIDENCE, GRAPH, run_all
-    from dagster_divorder.write.curated import BESIDE
 
     stage = "ordering_report"
     evidence = [name for name in EVIDENCE if everything and GRAPH[name].when(settings)]
-    receipts = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))
-    figures = receipts[stage].figures
+    figures = run_all(settings, stages=GRAPH.needed(settings, stage, *evidence))[stage].figures
     lines = [figures["check"], "", f"{figures['path']} ({byte_size(figures['bytes'])})"]
     if figures["missing"]:
         missing = ", ".join(figures["missing"])
         lines.append(f"missing from it: {missing}; `divorder report --all` makes them")
-    if browse and is_url(figures["path"]):
-        lines.append("it is at a URL: copy it to this machine to open it")
-    elif browse:
-        page = Path(figures["path"]).absolute()
-        films = sorted({*map(page.with_name, BESIDE)}.intersection(page.parent.glob("*.mp4")))
-        if not all(webbrowser.open(path.as_uri()) for path in (page, *films)):
-            browser = next(filter(shutil.which, BROWSERS), "open")
-            lines.append("no browser could be opened, such as without a display; on a machine that has one:")
-            lines.append(f"  {browser} {page}")
     names = ("path", "bytes", "better_than_shuffling", "missing")
     return Answer(lines, {name: figures[name] for name in names})
 
@@ -177,13 +159,10 @@ VERBS = (
     Verb(
         "report",
         "runs what an output needs and writes a page of charts beside it",
-        "divorder report --open",
+        "divorder report",
         "seconds after a run; --all makes all evidence, minutes",
-        lambda options: report(settings_of(options), everything=options.all, browse=options.open),
-        (
-            flag("--all", "first make all evidence for the report; takes longer"),
-            flag("--open", "then open it and the films in a browser"),
-        ),
+        lambda options: report(settings_of(options), everything=options.all),
+        (flag("--all", "first make all evidence for the report; takes longer"),),
     ),
     Verb(
         "prune",

@@ -34,37 +34,30 @@ def verify(options: Options) -> Answer:
 
 def where(options: Options) -> Answer:
     """What some steps or sequences read, or where documents are read. One row a run of tokens."""
-    if options.loss:
-        return _where_loss(options)
     from dagster_divorder.forensics import where as find
     from dagster_divorder.view.words import clip
 
-    table = find(
-        settings_of(options),
-        steps=options.step,
-        sequences=options.sequence,
-        ids=options.id,
-        plan=options.plan,
-    )
-    runs, of = table.to_dict("records"), table.attrs
-    rows = [
-        {
-            **{name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")},
-            "of document": f"{row['start']:,}..{row['start'] + row['tokens']:,} of {row['document_tokens']:,}",
-            "id": clip(row["id"]),
-            # A missing source is None, or NaN where other records have one.
-            "source, cluster: first words": ", ".join(
-                clip(part) for part in (row["source"], row["cluster_name"]) if isinstance(part, str)
-            )
-            + f": {clip(row['first_words'], 60)}",
-        }
-        for row in runs
-    ]
-    head = f"plan {of['plan']}, steps of {of['batch']:,} sequences"
+    if options.loss:
+        return _where_loss(options)
+    asked = {"steps": options.step, "sequences": options.sequence, "ids": options.id, "plan": options.plan}
+    table = find(settings_of(options), **asked)
+    runs, rows = table.to_dict("records"), list[dict[str, str]]()
+    for row in runs:
+        # A missing source is None, or NaN where other records have one.
+        names = [clip(part) for part in (row["source"], row["cluster_name"]) if isinstance(part, str)]
+        last = row["start"] + row["tokens"]
+        rows.append(
+            {name: f"{row[name]:,}" for name in ("step", "sequence", "offset", "tokens")}
+            | {
+                "of document": f"{row['start']:,}..{last:,} of {row['document_tokens']:,}",
+                "id": clip(row["id"]),
+            }
+            | {"source, cluster: first words": f"{', '.join(names)}: {clip(row['first_words'], 60)}"}
+        )
+    head = f"plan {table.attrs['plan']}, steps of {table.attrs['batch']:,} sequences"
     ids = list(dict.fromkeys(row["id"] for row in runs))
-    return Answer(
-        [head, "", TextTable(rows)], {"plan": of["plan"], "batch": of["batch"], "ids": ids, "runs": runs}
-    )
+    data = {"plan": table.attrs["plan"], "batch": table.attrs["batch"], "ids": ids, "runs": runs}
+    return Answer([head, "", TextTable(rows)], data)
 
 
 def _where_loss(options: Options) -> Answer:
@@ -86,12 +79,8 @@ def _where_loss(options: Options) -> Answer:
             for row in spike["mix"]
         ]
         rows = [
-            {
-                "id": clip(row["id"]),
-                "tokens": f"{row['tokens']:,}",
-                "source": clip(row["source"] or ""),
-                "first words": clip(row["first_words"], 60),
-            }
+            {name.replace("_", " "): clip(row[name] or "", 60) for name in ("id", "source", "first_words")}
+            | {"tokens": f"{row['tokens']:,}"}
             for row in spike["documents"]
         ]
         parts += [TextTable(rows), ""]
@@ -106,7 +95,7 @@ def freeze(options: Options) -> Answer:
         SettingsError: there is no settings file, or it cannot be written.
     """
     from dagster_divorder.forensics import NOTHING_FROZEN, plan_freeze
-    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_keys
+    from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_key
 
     settings = settings_of(options)
     given = {name: number for name in READ if (number := getattr(options, name)) is not None}
@@ -119,11 +108,11 @@ def freeze(options: Options) -> Answer:
         file = config_file(config_of(options), os.environ)
         if file is None:
             raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
-        set_keys(file, {})  # refuses before the work
+        set_key(file, "order.frozen_tokens", None)  # refuses before the work
     planned = plan_freeze(settings, **(given or {"tokens": frozen}), plan=options.plan)
     sentences = planned.sentences
     if file:
-        set_keys(file, {"order.frozen_tokens": planned.tokens})
+        set_key(file, "order.frozen_tokens", planned.tokens)
         sentences.append(
             f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
         )

@@ -1,15 +1,17 @@
-"""Commands of `divorder` and their settings."""
+"""Commands of `divorder`, their settings, and their output on terminals."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dagster_divorder.view.answer import Answer
+from dagster_divorder.view.answer import UNLIMITED, Answer, Part, as_text
 
 if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
@@ -83,17 +85,12 @@ def add_refit(parser: argparse.ArgumentParser) -> None:
 
 def numbers(text: str) -> range:
     """`1200` or `1200..1210` (both ends included) -> a range that is not empty."""
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
-    try:
-        values = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-    except ValueError:
-        # Python refuses numbers with very many digits.
-        values = range(0)
-    if not values:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not A or A..B, with whole numbers from 0, B not below A; A..B includes B"
-        )
-    return values
+    match = re.fullmatch(r"(\d{1,40})(?:\.\.(\d{1,40}))?", text, re.ASCII)
+    if match and (values := range(int(match[1]), int(match[2] or match[1]) + 1)):
+        return values
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not A or A..B, with whole numbers from 0, B not below A; A..B includes B"
+    )
 
 
 def whole_number(text: str) -> int:
@@ -101,3 +98,18 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"\d[\d_,]{0,40}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0, such as 1200 or 1_200")
     return int(text.replace(",", "").replace("_", ""))
+
+
+def shown(parts: Sequence[Part]) -> str:
+    """Text as wide as the terminal, in colours if it has them. Outside terminals: plain text, lines not wrapped."""
+    if not sys.stdout.isatty():
+        return as_text(parts)
+    colour = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size((UNLIMITED, 0)).columns
+    return as_text(parts, width=width, colour=colour)
+
+
+def can_ask() -> bool:
+    """Whether input and output are both a terminal."""
+    # sys.stdin is None if standard input is closed.
+    return bool(sys.stdin) and sys.stdin.isatty() and sys.stdout.isatty()

@@ -15,14 +15,11 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.run import Run, run_checks, run_graph
-from dagster_divorder.pipeline.stage import Finding, Stage
+from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.local import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
-
-POOL = "divorder"
-"""Pool of all assets of a corpus, before the prefix."""
 
 
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
@@ -46,7 +43,7 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
             if check.when(pipeline.settings)
         ],
         config_schema={"refit": refit} if fits else None,
-        pool=pipeline.named(POOL),
+        pool=pipeline.named("divorder"),
         # Steps run one after another; evidence comes after the output.
         op_tags={"dagster/priority": "0" if stage.name in pipeline.needed else "-1"},
     )
@@ -78,24 +75,22 @@ def _materialize(
         f"{'' if changed else '; the same result as before'}"
     )
     blocking = {check.name: check.blocking for check in stage.checks}
-    findings = run_checks(graph, pipeline.settings, stage.name)
     return dg.MaterializeResult(
         asset_key=key,
         metadata=asset_metadata(Run(settings, store_of(settings.store), graph), receipt, changed),
         data_version=dg.DataVersion(receipt.version),
-        check_results=[_check_result(key, name, found, blocking[name]) for name, found in findings.items()],
-    )
-
-
-def _check_result(key: dg.AssetKey, name: str, finding: Finding, blocking: bool) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        asset_key=key,
-        passed=finding.passed,
-        severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-        description=finding.text if finding.passed else f"{finding.text}\n\nWhat to do: {finding.remedy}.",
-        metadata={
-            figure.replace("_", " "): table(value) if isinstance(value, list) else value
-            for figure, value in finding.figures.items()
-        },
+        check_results=[
+            dg.AssetCheckResult(
+                check_name=name,
+                asset_key=key,
+                passed=found.passed,
+                severity=dg.AssetCheckSeverity.ERROR if blocking[name] else dg.AssetCheckSeverity.WARN,
+                description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
+                metadata={
+                    figure.replace("_", " "): table(value) if isinstance(value, list) else value
+                    for figure, value in found.figures.items()
+                },
+            )
+            for name, found in run_checks(graph, pipeline.settings, stage.name).items()
+        ],
     )

@@ -16,7 +16,7 @@ import dagster as dg
 from dagster.components.core.component_tree import ComponentTreeException
 from pydantic import BaseModel, Field
 
-from dagster_divorder.errors import DivOrderError, SettingsError
+from dagster_divorder.errors import DivOrderError, InputError, SettingsError
 
 CONFIG = "divorder.toml"
 
@@ -36,14 +36,24 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        from dagster_divorder.propose import look, write_settings
+
         folder = request.target_path.parent if request.append else request.target_path
+        project, params = request.project_root or Path.cwd(), request.params
         try:
-            _write_settings(request.params, folder / CONFIG, request.project_root or Path.cwd())
+            if not params.paths:
+                raise InputError(
+                    "no corpus is named; give its files, folders or globs: --paths 'data/*.jsonl'"
+                )
+            blocks = look(params.paths, params.text_field)
+            write_settings(blocks, folder / CONFIG, project=project)
         except DivOrderError as error:
             # `dg` refuses an existing folder, so the next try would fail.
             with suppress(OSError):
                 folder.rmdir()
             raise click.ClickException(str(error)) from None
+        for warning in filter(None, [warning for block in blocks for warning in block.warnings]):
+            click.echo(warning)
         attributes = {"config": CONFIG, "key_prefix": re.sub(r"\W", "_", folder.name, flags=re.ASCII)}
         dg.scaffold_component(request, attributes)
         if request.scaffold_format == "python":
@@ -53,28 +63,13 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
             file.write_text(file.read_text().replace("DivOrderComponent: ...", returned))
 
 
-def _write_settings(params: ScaffoldParams, file: Path, project: Path) -> None:
-    from dagster_divorder.propose import Proposal, blank, look, write_settings
-    from dagster_divorder.settings.loading import refuse_unwritable
-    from dagster_divorder.view.answer import as_text
-
-    if params.paths:
-        proposal = Proposal(blocks=look(params.paths, params.text_field))
-        write_settings(proposal, file, project=project)
-        click.echo(as_text(proposal.warnings), nl=False)
-    else:
-        refuse_unwritable(file, new=True)
-        file.write_text(blank(file.parent, project), encoding="utf-8")
-
-
 @dg.scaffold_with(DivOrderScaffolder)
 @dataclass(kw_only=True)
 class DivOrderComponent(dg.Component, dg.Resolvable):
     """Orders a corpus of training data so that every window of training carries the corpus's own mix.
 
     Its assets make a curated order of the records, exports for trainers, and evidence. A run computes only what is new.
-    `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings for a corpus;
-    without `--paths`, the settings say what to fill in.
+    `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings for a corpus.
     """
 
     settings: Annotated[

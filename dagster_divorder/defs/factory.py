@@ -14,16 +14,13 @@ from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import CURATE, REPORT, daily, watch_input
-from dagster_divorder.errors import DivOrderError, InputError, SettingsError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages import EVIDENCE, GRAPH
 from dagster_divorder.store.local import store_of
 from dagster_divorder.store.state import load_receipt
-
-SETTINGS = "divorder/settings"
-"""Tag of a job and its runs: the settings file. The launchpad shows it."""
 
 EXPLORED = tuple(stage for stage in EVIDENCE if stage != "training_evidence")
 """The evidence that has no job of its own."""
@@ -76,20 +73,16 @@ def build_definitions(
         dg.DagsterInvalidDefinitionError: settings cannot be used; or there is no input, and no upstream asset writes
             it.
     """
+    upstream = upstream or {}
     try:
         if isinstance(settings, Settings):
             loaded = anchored(settings, Path.cwd())
         else:
             file, loaded = config_file(settings, os.environ), load_settings(settings)
-        if not isinstance(upstream or {}, Mapping):
-            raise SettingsError(
-                f"upstream is {upstream!r}; expected the assets that write the files of each asset, such as "
-                '{"raw_docs": ["docs"]}'
-            )
-        if "raw_docs" not in (upstream or {}):
+        if "raw_docs" not in upstream:
             _check_input(loaded)
         prefix = key_prefix if isinstance(key_prefix, str) else "/".join(key_prefix or ())
-        deps = {asset: _deps(written_by) for asset, written_by in (upstream or {}).items()}
+        deps = {asset: _deps(written_by) for asset, written_by in upstream.items()}
         pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, prefix.split("/"))), deps)
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
@@ -100,33 +93,29 @@ def build_definitions(
 def definitions(
     pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None, *, automation: bool = True
 ) -> dg.Definitions:
-    """Dagster's definitions of a pipeline."""
+    """Dagster's definitions of a pipeline. The page of each job shows the settings that are not at their defaults."""
     starts_itself = automation and OUTPUT in pipeline.graph
-    return dg.Definitions(
-        assets=assets(pipeline),
-        jobs=_jobs(pipeline, executor),
-        sensors=[watch_input(pipeline)] if starts_itself else [],
-        schedules=[daily(pipeline, _assets_of(pipeline, REPORT))] if starts_itself else [],
-    )
-
-
-def _jobs(pipeline: Pipeline, executor: dg.ExecutorDefinition | None) -> list[Any]:
-    """The jobs of a pipeline; the page of each shows the settings that are not at their defaults."""
     file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
     shown = pipeline.settings.model_dump(mode="json", exclude_defaults=True)
-    return [
+    jobs = [
         dg.define_asset_job(
             pipeline.named(name),
             dg.AssetSelection.assets(*map(pipeline.key, selection)),
             description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
             "variables DIVORDER_...) and reload definitions.",
             metadata={"settings_file": file, "settings": dg.MetadataValue.json(shown)},
-            tags={SETTINGS: file},
+            tags={"divorder/settings": file},
             executor_def=executor,
         )
         for name, (_, description) in JOBS.items()
         if (selection := _assets_of(pipeline, name))
     ]
+    return dg.Definitions(
+        assets=assets(pipeline),
+        jobs=jobs,
+        sensors=[watch_input(pipeline)] if starts_itself else [],
+        schedules=[daily(pipeline, _assets_of(pipeline, REPORT))] if starts_itself else [],
+    )
 
 
 def _assets_of(pipeline: Pipeline, job: str) -> list[str]:
@@ -137,12 +126,8 @@ def _assets_of(pipeline: Pipeline, job: str) -> list[str]:
 
 
 def _check_input(settings: Settings) -> None:
-    """Check that there is input. URLs are left to the run, because each check is a request. A folder that an earlier
-    run has read may be empty for a while: the sensor waits for files.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Check that there is input (InputError). URLs are left to the run, because each check is a request. A folder that
+    an earlier run has read may be empty for a while: the sensor waits for files."""
     if any(map(is_url, settings.input.paths)):
         return
     try:

@@ -32,9 +32,8 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
             "unset it to run without Dagster"
         )
     pipeline = Pipeline(GRAPH, anchored(settings, Path.cwd()))
-    holders = [
-        next(name for name in pipeline.specs if stage in GRAPH.step(settings, name)) for stage in stages
-    ]
+    steps = {name: GRAPH.step(settings, name) for name in pipeline.specs}
+    holders = [next(name for name, parts in steps.items() if stage in parts) for stage in stages]
     wanted = GRAPH.needed(settings, *holders)
     keys = [pipeline.key(name) for name in pipeline.specs if name in wanted]
     try:

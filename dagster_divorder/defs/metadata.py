@@ -13,64 +13,53 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.drawing import data_uri, reduced, sheet_picture
 
-PICTURE_BYTES = 300_000
-"""Largest picture inside a page; larger ones are reduced, because Dagster stores them in every run's events."""
-
-PICTURE_WIDTH = 1080
-"""Pixels that fit Dagster's page on a common screen; Dagster cuts off the rest."""
-
-TABLE_CHARACTERS = 44
-"""A wider table opens in a dialog. Inside a page of 1,400 pixels it would be cut off, and the other values with it,
-because the widest value sets the width of the column."""
-
-INLINE_CHARACTERS = 1000
-"""Dagster shows shorter Markdown inside the page and longer Markdown behind a link."""
-
+PICTURE_BYTES, PICTURE_WIDTH = 300_000, 1080
+"""Largest picture inside a page, in bytes, because Dagster stores pictures in every run's events, and in pixels:
+Dagster cuts off the rest. Larger ones are reduced."""
+TABLE_CHARACTERS, INLINE_CHARACTERS = 44, 1000
+"""A wider table would be cut off inside a page, and the other values with it, because the widest value sets the width
+of the column; Dagster shows Markdown of so many characters behind a link."""
 HASH = re.compile("[0-9a-f]{32}")
 
 
 def asset_metadata(run: Run, receipt: Receipt, changed: bool) -> dict[str, Any]:
     """What a stage shows of its result, all other figures, and where the result lies. changed: whether the result
     differs from the one before."""
-    metadata = result_metadata(run.graph[receipt.stage].show(run, receipt), receipt.figures)
     # A stage has either named files or a folder with a file a fragment.
     files = receipt.files or {"a file a fragment": f"stages/{receipt.stage}/{receipt.key}"}
     stored = [{"what": name, "path": run.store.where(file)} for name, file in files.items()]
-    return {**metadata, "changed": changed, "stored_files": table(stored)}
+    shown = result_metadata(run.graph[receipt.stage].show(run, receipt), receipt.figures)
+    return {**shown, "changed": changed, "stored_files": table(stored)}
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
     """What a stage shows of a result, then all other figures that say more."""
-    paths = {str(value.path) for value in shown.values() if isinstance(value, Link)}
-    present = {name: _value(value) for name, value in shown.items() if value != Table([])}
-    others = {
-        name: readable(value, name)
-        for name, value in figures.items()
-        if name not in shown and str(value) not in paths and _says_something(name, value)
-    }
-    return present | others
-
-
-def _says_something(name: str, value: Any) -> bool:
-    if isinstance(value, dict):
-        # The stage itself decides whether to show its tables.
-        return any(value.values()) and not any(isinstance(part, (dict, list)) for part in value.values())
-    # A fit that was kept has its reason in the log.
-    kept = name == "fitted" and value.startswith("no: ")
-    return not (value in (None, "") or isinstance(value, list) or kept or HASH.fullmatch(str(value)))
+    values = {name: _value(value) for name, value in shown.items() if value != Table([])}
+    said = {*shown, *(str(value.path) for value in shown.values() if isinstance(value, Link))}
+    for name, value in figures.items():
+        parts = [*value.values()] if isinstance(value, dict) else [value]
+        # The stage itself decides whether to show its tables. A fit that was kept has its reason in the log.
+        is_table = any(isinstance(part, dict | list) for part in parts)
+        is_empty = value in (None, "") or (isinstance(value, dict) and not any(parts))
+        is_kept = name == "fitted" and value.startswith("no: ")
+        if not (is_table or is_empty or is_kept or HASH.fullmatch(str(value)) or {name, str(value)} & said):
+            values[name] = readable(value, name)
+    return values
 
 
 def _value(shown: Table | Picture | Chart | Text | Link | float) -> Any:
-    if isinstance(shown, Table):
-        return table(shown.rows)
-    if isinstance(shown, Picture):
-        return picture(shown.file.read_bytes(), shown.what)
-    if isinstance(shown, Chart):
-        return picture(sheet_picture([shown], note=shown.caption), shown.what)
-    if isinstance(shown, Text):
-        return dg.MetadataValue.md(shown.markdown)
-    # A browser opens no local files from a page, but a path can be copied.
-    return dg.MetadataValue.path(str(shown.path)) if isinstance(shown, Link) else readable(shown)
+    match shown:
+        case Table(rows):
+            return table(rows)
+        case Picture():
+            return picture(shown.file.read_bytes(), shown.what)
+        case Chart():
+            return picture(sheet_picture([shown], note=shown.caption), shown.what)
+        case Text():
+            return dg.MetadataValue.md(shown.markdown)
+        case Link():  # a browser opens no local files from a page, but a path can be copied
+            return dg.MetadataValue.path(str(shown.path))
+    return readable(shown)
 
 
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:

@@ -15,35 +15,12 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import asset_upstream
 
 GROUPS = {
-    "corpus": {"raw_docs": "parquet json"},
-    "embedding": {
-        "base_model": "huggingface",
-        "token_counts": "huggingface",
-        "shallow_embeddings": "numpy",
-        "deep_embeddings": "huggingface pytorch",
-        "gradient_embeddings": "huggingface pytorch",
-        "external_embeddings": "numpy",
-        "clusters": "faiss",
-    },
-    "ordering": {
-        "scores": "numpy",
-        "subset_selection": "numpy",
-        "repeats": "numpy",
-        **dict.fromkeys(("greedy_order", "packed_sequences", "sequence_order"), "numpy numba"),
-        "diversity_metrics": "numpy numba",
-    },
-    "output": {"exports": "parquet", "curated_output": "json parquet"},
-    "report": {"ordering_animation": "matplotlib", "ordering_report": "html matplotlib"},
-    "evidence": {
-        "k_calibration": "faiss",
-        "ari_comparison": "faiss scikitlearn",
-        "cluster_map": "umap matplotlib",
-        "strategy_comparison": "numpy numba",
-        "set_diversity": "numpy",
-        "training_evidence": "pytorch",
-    },
+    "corpus": "raw_docs",
+    "ordering": "scores subset_selection repeats greedy_order packed_sequences sequence_order diversity_metrics",
+    "output": "exports curated_output",
+    "report": "ordering_animation ordering_report",
 }
-"""Group of assets -> asset -> libraries and formats of its result; Dagster shows icons for the names that it knows."""
+"""Group -> assets. All others are in "embedding" if the output needs them, else in "evidence"."""
 
 READING_FILES = ("raw_docs", "external_embeddings", "scores")
 """Assets whose files an asset of the project may write: `input.paths`, `embedding.path`, `curriculum.path`."""
@@ -82,11 +59,8 @@ class Pipeline:
         object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
-        places = ((group, kinds[asset]) for group, kinds in GROUPS.items() if asset in kinds)
-        group, kinds = next(places, ("evidence", ""))
-        if group == "evidence" and asset in self.needed:
-            group = "embedding"
-        elif group in ("embedding", "ordering") and asset not in self.needed:
+        group = next((group for group, assets in GROUPS.items() if asset in assets.split()), "embedding")
+        if group in ("embedding", "ordering") and asset not in self.needed:
             # In the group of the output's assets its edges would cross theirs.
             group = "evidence"
         parts = self.graph.step(self.settings, asset)
@@ -97,7 +71,6 @@ class Pipeline:
             group_name=self.named(group),
             # Parts have no asset of their own, so a change of their settings shows here.
             code_version="+".join(self.graph[part].fingerprint(self.settings) for part in parts),
-            kinds=set(kinds.split()),
         )
 
     @property

@@ -29,21 +29,14 @@ from dagster_divorder.view.words import count
 
 CURATE, REPORT = "curate", "report"
 """The jobs that the sensor and the schedule start; before the prefix."""
-WATCH_INPUT, DAILY = "watch_input", "daily"
-"""The sensor and the schedule; before the prefix."""
-
+WATCH_INPUT = "watch_input"
 INTERVAL = 4
 """Seconds between two ticks. The daemon looks at its sensors every five seconds; if it looks a moment early, a sensor
 with an interval of five misses that turn."""
-
 SENSOR = "dagster/sensor_name"
 """Tag that Dagster gives to the runs of a sensor."""
-
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in ENDED]
-
-Listing = Mapping[str, tuple[int | str, ...]]
-"""Input file that is not empty -> its identity, which begins with its size."""
 
 
 def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
@@ -92,11 +85,9 @@ def _hash(value: Any) -> str:
     return xxhash.xxh3_128_hexdigest(orjson.dumps(value))
 
 
-def _listing(settings: Settings) -> Listing:
-    """
-    Raises:
-        InputError: there is no input, or a file cannot be accessed.
-    """
+def _listing(settings: Settings) -> Mapping[str, tuple[int | str, ...]]:
+    """Input file that is not empty -> its identity, which begins with its size. InputError if there is no input, or a
+    file cannot be accessed."""
     try:
         files = {str(file): identity(file) for group in find_inputs(settings) for file in group.files}
     except OSError as error:
@@ -104,7 +95,7 @@ def _listing(settings: Settings) -> Listing:
     return {file: known_by for file, known_by in files.items() if known_by[0]}
 
 
-def _has_read(settings: Settings, files: Listing) -> bool | None:
+def _has_read(settings: Settings, files: Mapping[str, tuple[int | str, ...]]) -> bool | None:
     """Whether the last run on the store has read these files, by their sizes; None if there was no run."""
     try:
         view = Reader(store_of(settings.store).open(create=False)).view
@@ -118,10 +109,8 @@ def _has_read(settings: Settings, files: Listing) -> bool | None:
 
 def _data_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last update of an asset, or of the last observation of a source."""
-    records = [
-        *instance.fetch_materializations(key, limit=1).records,
-        *instance.fetch_observations(key, limit=1).records,
-    ]
+    made = instance.fetch_materializations(key, limit=1).records
+    records = [*made, *instance.fetch_observations(key, limit=1).records]
     if not records:
         return None
     last = max(records, key=lambda record: record.timestamp)
@@ -144,7 +133,7 @@ def daily(pipeline: Pipeline, assets: Sequence[str]) -> dg.ScheduleDefinition:
     settings, graph = pipeline.settings, pipeline.graph
 
     @dg.schedule(
-        name=pipeline.named(DAILY),
+        name=pipeline.named("daily"),
         cron_schedule="0 3 * * *",
         job_name=pipeline.named(REPORT),
         default_status=dg.DefaultScheduleStatus.RUNNING,

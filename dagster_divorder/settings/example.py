@@ -12,7 +12,6 @@ import ast
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,7 +24,7 @@ HEAD = """\
 # Every setting with its default, the most important first. Copy to divorder.toml, or name another file in
 # DIVORDER_CONFIG. Keys that are unset by default are commented out and show an example.
 # Each key can be overridden by an environment variable: DIVORDER_CLUSTERS__K=50, DIVORDER_SEED=1,
-# DIVORDER_INPUT__PATHS=/data/a.jsonl:/data/b.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
+# DIVORDER_INPUT__PATHS=/data/a.jsonl, DIVORDER_ORDER__TRAITS='{"cluster": 1, "source": 0.5}'.
 # Relative paths are relative to this file.
 """
 
@@ -36,25 +35,19 @@ def example() -> str:
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, BaseModel):
-            tables += ["", *_comment(vars(type(default))["__doc__"]), f"[{name}]", *_lines(type(default))]
+            tables += ["", *_comment(vars(type(default))["__doc__"]), f"[{name}]"]
+            for key, text in effects(type(default)).items():
+                of_key = type(default).model_fields[key]
+                value = of_key.get_default(call_default_factory=True)
+                is_unset = of_key.examples and value in (None, (), {})
+                line = f"# {key} = {toml(of_key.examples[0])}" if is_unset else f"{key} = {toml(value)}"  # type: ignore[index]
+                tables += [*_comment(text), line]
         elif isinstance(default, dict):
             tables += ["", *_comment(texts[name]), f"[{name}]"]
             tables += [f"{key} = {toml(value)}" for key, value in default.items()]
         else:
             single += ["", *_comment(texts[name]), f"{name} = {toml(default)}"]
     return "\n".join([HEAD.rstrip("\n"), *single, *tables, ""])
-
-
-def _lines(section: type[BaseModel]) -> Iterator[str]:
-    """The keys of a section, each below its comment."""
-    for name, text in effects(section).items():
-        field = section.model_fields[name]
-        default = field.get_default(call_default_factory=True)
-        yield from _comment(text)
-        if field.examples and default in (None, (), {}):
-            yield f"# {name} = {toml(field.examples[0])}"
-        else:
-            yield f"{name} = {toml(default)}"
 
 
 def effects(model: type[BaseModel]) -> dict[str, str]:
@@ -66,20 +59,14 @@ def effects(model: type[BaseModel]) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
             assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
             texts[field.target.id] = str(below.value.value)
-    return {
-        name: text + (_options_of_strategies() if name == "options" else "") for name, text in texts.items()
-    }
-
-
-def _options_of_strategies() -> str:
-    """The options that strategies declare, with defaults."""
-    declared: dict[str, list[str]] = {}
-    for name, strategy in STRATEGIES.items():
-        for option, field in strategy.Options.model_fields.items():
-            declared.setdefault(f"{option} = {toml(field.get_default())}", []).append(name)
-    return " The defaults: " + "; ".join(
-        f"{option} ({', '.join(names)})" for option, names in declared.items()
-    )
+    if "options" in texts:
+        declared: dict[str, list[str]] = {}
+        for name, strategy in STRATEGIES.items():
+            for option, declares in strategy.Options.model_fields.items():
+                declared.setdefault(f"{option} = {toml(declares.get_default())}", []).append(name)
+        defaults = "; ".join(f"{option} ({', '.join(names)})" for option, names in declared.items())
+        texts["options"] += f" The defaults: {defaults}"
+    return texts
 
 
 def _comment(text: str) -> list[str]:

@@ -1,22 +1,21 @@
-"""Settings from file and environment."""
+"""Settings from file and environment. docs/decisions/libraries.md says why pydantic-settings does not serve."""
 
 from __future__ import annotations
 
-import difflib
 import glob
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, permutations
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.removed import removed_setting
 from dagster_divorder.settings.model import Settings
@@ -55,11 +54,12 @@ def load_settings(
     else:
         path = config_file(config, environ)
         data = _read_toml(path) if path else {}
-    given = _read_environment(environ, data)
+    given = _merge(data, _read_environment(environ, data))
     try:
-        settings = Settings.model_validate(_merge(data, given))
+        settings = Settings.model_validate(given)
     except ValidationError as error:
-        raise SettingsError(_explain(error, path)) from None
+        where = f"{path} or the environment" if path else "settings"
+        raise SettingsError(f"{where}: {'; '.join(_sentences(error, given))}") from None
     return anchored(settings, path.parent if path else Path.cwd())
 
 
@@ -85,39 +85,33 @@ def write_settings_file(path: Path, text: str, *, new: bool = False) -> None:
         raise SettingsError(f"cannot write {path}: {error.strerror}") from None
 
 
-def set_keys(path: Path, values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> None:
-    """Writes values by key (`section.key`) into a TOML file. Other lines and comments stay. Replaces the file
-    atomically.
+def set_key(path: Path, key: str, value: int | None, environ: Mapping[str, str] | None = None) -> None:
+    """Writes the value of a key (`section.key`) into a TOML file; None only checks that it can be written. Other lines
+    and comments stay. Replaces the file atomically.
 
     Raises:
-        SettingsError: the file cannot be read or written, or the environment overrides one of the keys.
+        SettingsError: the file cannot be read or written, or the environment overrides the key.
     """
     import tomlkit
 
     refuse_unwritable(path)
-    given = _read_environment(os.environ if environ is None else environ, {})
-    for section, name in (key.split(".") for key in values):
-        if name in given.get(section, {}):
-            variable = f"{ENV_PREFIX}{section.upper()}"
-            raise SettingsError(
-                f"{variable} or {variable}__{name.upper()} sets {section}.{name} in the environment, which overrides "
-                f"{path}; set it there"
-            )
+    section, name = key.split(".")
+    if name in _read_environment(os.environ if environ is None else environ, {}).get(section, {}):
+        variable = f"{ENV_PREFIX}{section.upper()}"
+        raise SettingsError(
+            f"{variable} or {variable}__{name.upper()} sets {key} in the environment, which overrides {path}; set it "
+            "there"
+        )
     _read_toml(path)
+    if value is None:
+        return
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
-    for key, value in values.items():
-        section, name = key.split(".")
-        table = document.setdefault(section, tomlkit.table())
-        if isinstance(table, tomlkit.items.Table) and table.is_super_table():
-            # A section that holds only tables has no header of its own; a new header must not repeat the trivia of its
-            # tables.
-            table._trivia = tomlkit.items.Trivia(trail="\n")
-        if isinstance(value, tuple):
-            listed = tomlkit.array()
-            listed.extend(value)
-            table[name] = listed.multiline(len(value) > 1)
-        else:
-            table[name] = value
+    table = document.setdefault(section, tomlkit.table())
+    if isinstance(table, tomlkit.items.Table) and table.is_super_table():
+        # A section that holds only tables has no header of its own; a new header must not repeat the trivia of its
+        # tables.
+        table._trivia = tomlkit.items.Trivia(trail="\n")
+    table[name] = value
     write_settings_file(path, tomlkit.dumps(document))
 
 
@@ -128,8 +122,9 @@ def refuse_overlap(settings: Settings) -> None:
     Raises:
         SettingsError: store, output or exports overlap, or an input lies in one of them.
     """
-    exports = {"exports.path": settings.exports.path} if settings.exports.formats else {}
-    written = {"store.path": settings.store.path, "output.path": settings.output.path, **exports}
+    written = {"store.path": settings.store.path, "output.path": settings.output.path}
+    if settings.exports.formats:
+        written["exports.path"] = settings.exports.path
     real = {key: real_place(path) for key, path in written.items()}
     for inner, outer in permutations(written, 2):
         if is_in(real[inner], real[outer]):
@@ -139,11 +134,8 @@ def refuse_overlap(settings: Settings) -> None:
             )
     sources = [("input.paths", path) for path in settings.input.paths]
     sources += [("heldout.documents", path) for path in settings.heldout.paths]
-    sources += [
-        (f"{section}.path", str(path))
-        for section in ("embedding", "curriculum")
-        if (path := getattr(settings, section).path)
-    ]
+    files = {"embedding.path": settings.embedding.path, "curriculum.path": settings.curriculum.path}
+    sources += [(key, str(path)) for key, path in files.items() if path]
     for key, pattern in sources:
         for place, folder in real.items():
             if is_in(real_place(fixed_beginning(pattern)), folder):
@@ -179,11 +171,7 @@ def relative_source(path: str, folder: Path, project: Path) -> str:
 
 
 def config_file(config: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
-    """The file that `load_settings` reads, None if there is none.
-
-    Raises:
-        SettingsError: the named file does not exist.
-    """
+    """The file that `load_settings` reads, None if there is none. SettingsError if the named file does not exist."""
     named = config or environ.get(CONFIG_VARIABLE)
     path = Path(named) if named else Path(DEFAULT_FILE)
     if path.is_file():
@@ -205,36 +193,34 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the file's
-    values. SettingsError if a variable is no setting, or contradicts another one or the file's [[input]] blocks."""
+    """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the
+    file's values. SettingsError if a variable is no setting, or contradicts another one or [[input]] blocks."""
     given: dict[str, Any] = {}
     for name in sorted(environ, key=str.lower):
         if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
             continue
-        parts = name[len(ENV_PREFIX) :].lower().split("__")
-        if problem := removed_setting(".".join(parts)):
+        section, *keys = name[len(ENV_PREFIX) :].lower().split("__")
+        if problem := removed_setting(".".join([section, *keys])):
             raise SettingsError(f"environment variable {name}: {problem}")
-        if (section := parts[0]) not in Settings.model_fields:
+        if section not in Settings.model_fields:
+            near = nearest(section, Settings.model_fields)
             raise SettingsError(
-                f"environment variable {name} is not a setting: unknown section {section!r}"
-                f"{_nearest(section, Settings.model_fields)}"
+                f"environment variable {name} is not a setting: unknown section {section!r}{near}"
+            )
+        if keys and isinstance(_merge(data, given).get(section), list):
+            raise SettingsError(
+                f"environment variable {name} sets {keys[0]} of one input, and there are several; set it in the file's "
+                f"[[input]] blocks, or all of them in {ENV_PREFIX}INPUT, a JSON list"
             )
         value: Any = environ[name]
         if value.lstrip().startswith(("[", "{")):
             with suppress(ValueError):
                 value = json.loads(value)
-        for part in reversed(parts):
+        for part in reversed([section, *keys]):
             value = {part: value}
-        merged = _merge(given, value)
-        if merged != _merge(value, given):
+        if (merged := _merge(given, value)) != _merge(value, given):
             raise SettingsError(f"environment variable {name} contradicts another one; unset one of the two")
         given = merged
-    if isinstance(data.get("input"), list) and isinstance(given.get("input"), dict):
-        key = min(given["input"])
-        raise SettingsError(
-            f"environment variable {ENV_PREFIX}INPUT__{key.upper()} sets {key} of one input, and the file has "
-            f"[[input]] blocks; set it there, or all of them in {ENV_PREFIX}INPUT, a JSON list"
-        )
     return given
 
 
@@ -267,93 +253,70 @@ def anchored(settings: Settings, base: Path) -> Settings:
     def absolute_place(place: Place | None) -> Place | None:
         return place if place is None or isinstance(place, Url) else Path(absolute(place))
 
-    def absolute_model(model: str) -> str:
-        local = model.startswith((".", "~")) or os.path.isdir(base / model)
-        return absolute(model) if local and model != "bootstrap" else model
+    def absolute_model(model: str | None) -> str | None:
+        local = model and (model.startswith((".", "~")) or os.path.isdir(base / model))
+        return absolute(model) if local and model != "bootstrap" else model  # type: ignore[arg-type]
 
-    deep = settings.deep
+    heldout = absolute_paths(settings.heldout.paths) or settings.heldout.share
     changes: dict[str, dict[str, Any]] = {
-        "heldout": {"documents": absolute_paths(settings.heldout.paths) or settings.heldout.share},
-        "store": {"path": absolute_place(settings.store.path)},
-        "output": {"path": absolute_place(settings.output.path)},
-        "exports": {"path": absolute_place(settings.exports.path)},
+        "heldout": {"documents": heldout},
         "model": {"base": absolute_model(settings.model.base)},
-        "deep": {"model": deep.model and absolute_model(deep.model)},
-        "embedding": {"path": absolute_place(settings.embedding.path)},
-        "curriculum": {"path": absolute_place(settings.curriculum.path)},
+        "deep": {"model": absolute_model(settings.deep.model)},
     }
+    for name in ("store", "output", "exports", "embedding", "curriculum"):
+        changes[name] = {"path": absolute_place(getattr(settings, name).path)}
     update = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     settings = settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})
     refuse_overlap(settings)
     return settings
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
-    lines = []
-    for (block, place), group in groupby(map(_in_table, error.errors()), key=_block_and_field):
-        problems = [problem for _, problem in group]
-        if not place:  # several sections; the message names them
-            lines += [problem["msg"].removeprefix("Value error, ") for problem in problems]
-            continue
-        for inside, problem, message in _of_one_type(place, problems):
-            key = ".".join(str(part) for part in inside if part != "[key]")
-            if problem["type"] == "extra_forbidden":
-                lines.append(f"{block}unknown key {key!r}{_nearest(key, valid_keys())}")
+def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
+    """A sentence a wrong key. A field of several types has a problem for each of them: those deepest inside the value
+    count, if possible of its own type; if no type fits, one sentence names all."""
+    problems = []
+    for details in error.errors():
+        place: list[Any] = []
+        value: Any = given
+        for part in details["loc"]:
+            # Other parts name types that were tried.
+            index = isinstance(value, list | tuple) and isinstance(part, int)
+            if index or (isinstance(value, Mapping) and part in value):
+                place.append(part)
+                value = value[part]
+        if details["type"] == "missing":
+            place.append(details["loc"][-1])
+        block = ""
+        if place[:1] == ["input"] and len(place) > 1 and isinstance(place[1], int):
+            block = f"[[input]] block {place.pop(1) + 1}: "
+        problems.append((block, [*map(str, place)], details["type"], details["msg"], details["input"]))
+    sentences = []
+    for _, field in groupby(problems, lambda problem: (problem[0], problem[1][:2])):
+        tried = [*field]
+        tried = [problem for problem in tried if len(problem[1]) == max(len(other[1]) for other in tried)]
+        tried = [problem for problem in tried if not WRONG_TYPE.search(problem[2])] or tried
+        for place, same in groupby(tried, lambda problem: problem[1]):
+            (block, _, kind, message, value), *others = same
+            message = message.removeprefix("Value error, ")
+            message = ", or ".join(
+                [message, *(other[3].removeprefix("Input should be ") for other in others)]
+            )
+            message = message.replace("a valid tuple", "a list").replace("a valid dictionary", "a table")
+            key = ".".join(place)
+            if isinstance(value, str) and message.endswith(("a list", "a table")):
+                message += ", in the environment as JSON"
+            if kind == "extra_forbidden":
+                keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]
+                keys = keys or [*Settings.model_fields]
+                near = nearest(key, [*valid_keys(), *keys]) or f"; expected {', '.join(keys)}"
+                sentences.append(f"{block}unknown key {key!r}{near}")
+            elif not key:  # several sections; the message names them
+                sentences.append(message)
             else:
-                # A whole section's message names the fault itself.
-                whole = len(inside) == 1 and isinstance(problem["input"], dict)
-                value = "" if whole else f" = {problem['input']!r}"
-                if isinstance(problem["input"], str) and message.endswith(("a list", "a table")):
-                    message += ", in the environment as JSON"
-                lines.append(f"{block}{key}{value}: {message}")
-    where = f"{path} or the environment" if path else "settings"
-    return f"{where}: " + "; ".join(lines)
-
-
-def _in_table(problem: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The start of the message ("" outside [[input]] blocks), and the problem as if the block were a table."""
-    match problem["loc"]:
-        case ("input", int(number), *inside):
-            return f"[[input]] block {number + 1}: ", {**problem, "loc": ("input", *inside)}
-    return "", problem
-
-
-def _block_and_field(problem: tuple[str, Mapping[str, Any]]) -> tuple[str, tuple[int | str, ...]]:
-    """The block, section and key of a problem, as far as it has them."""
-    block, details = problem
-    return block, details["loc"][:2]
-
-
-def _of_one_type(
-    place: tuple[int | str, ...], problems: list[Mapping[str, Any]]
-) -> Iterator[tuple[tuple[int | str, ...], Mapping[str, Any], str]]:
-    """(place, problem, message) for the problems of a field. A field of several types keeps only problems of the
-    value's own type; if no type fits, one message names all types."""
-    messages = [problem["msg"].removeprefix("Value error, ") for problem in problems]
-    for in_toml, in_python in (("a list", "a valid tuple"), ("a table", "a valid dictionary")):
-        messages = [message.replace(in_python, in_toml) for message in messages]
-    if not _has_several_types(place):
-        yield from ((problem["loc"], problem, text) for problem, text in zip(problems, messages, strict=True))
-        return
-    deepest = max(len(problem["loc"]) for problem in problems)
-    inner = [number for number, problem in enumerate(problems) if len(problem["loc"]) == deepest]
-    fitting = [number for number in inner if not WRONG_TYPE.search(problems[number]["type"])]
-    if deepest > len(place) + 1 or fitting:
-        for number in fitting or inner:
-            problem = problems[number]
-            yield place + problem["loc"][len(place) + 1 :], problem, messages[number]
-    else:
-        others = [message.removeprefix("Input should be ") for message in messages[1:]]
-        yield place, problems[0], ", or ".join([messages[0], *others])
-
-
-def _has_several_types(place: tuple[int | str, ...]) -> bool:
-    if len(place) < 2 or ".".join(map(str, place)) not in valid_keys():
-        return False
-    section = Settings.model_fields[str(place[0])].annotation
-    assert isinstance(section, type) and issubclass(section, BaseModel)
-    types = section.model_fields[str(place[1])].annotation
-    return get_origin(types) in (Union, UnionType) and len({*get_args(types)} - {NoneType}) > 1
+                # The message of a section or a missing key names the fault itself.
+                whole = kind == "missing" or (len(place) == 1 and isinstance(value, dict))
+                sentences.append(f"{block}{key}{'' if whole else f' = {value!r}'}: {message}")
+    return sentences
 
 
 def valid_keys() -> list[str]:
@@ -366,10 +329,3 @@ def valid_keys() -> list[str]:
         else:
             keys.append(name)
     return keys
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.4)
-    return (
-        f"; the nearest valid key is {close[0]!r}" if close else f"; valid keys: {', '.join(sorted(known))}"
-    )

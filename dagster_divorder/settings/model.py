@@ -18,34 +18,8 @@ from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import refuse_removed
-from dagster_divorder.settings.sections import (
-    RULES,
-    Advanced,
-    Chats,
-    Clusters,
-    Curriculum,
-    Deep,
-    Embedding,
-    Engine,
-    Evidence,
-    Exports,
-    FitName,
-    Heldout,
-    Input,
-    Inputs,
-    Mixing,
-    Model,
-    Order,
-    Output,
-    Packing,
-    Rules,
-    Selection,
-    Sequence,
-    Store,
-    declaring,
-    one_or_several,
-    trained_order,
-)
+from dagster_divorder.settings import sections
+from dagster_divorder.settings.sections import RULES, FitName, declaring, trained_order
 
 
 class Settings(Checked):
@@ -53,28 +27,28 @@ class Settings(Checked):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    input: Annotated[Input, WrapValidator(one_or_several)] = Input()
-    chats: Chats = Chats()
-    sequence: Sequence = Sequence()
-    order: Order = Order()
-    mixing: Mixing = Mixing()
-    curriculum: Curriculum = Curriculum()
-    packing: Packing = Packing()
-    heldout: Heldout = Heldout()
-    selection: Selection = Selection()
-    clusters: Clusters = Clusters()
-    model: Model = Model()
-    embedding: Embedding = Embedding()
-    deep: Deep = Deep()
-    refit: Rules = RULES
+    input: Annotated[sections.Input, WrapValidator(sections.one_or_several)] = sections.Input()
+    chats: sections.Chats = sections.Chats()
+    sequence: sections.Sequence = sections.Sequence()
+    order: sections.Order = sections.Order()
+    mixing: sections.Mixing = sections.Mixing()
+    curriculum: sections.Curriculum = sections.Curriculum()
+    packing: sections.Packing = sections.Packing()
+    heldout: sections.Heldout = sections.Heldout()
+    selection: sections.Selection = sections.Selection()
+    clusters: sections.Clusters = sections.Clusters()
+    model: sections.Model = sections.Model()
+    embedding: sections.Embedding = sections.Embedding()
+    deep: sections.Deep = sections.Deep()
+    refit: sections.Rules = RULES
     """When a fit of the corpus is renewed. auto: when the corpus has drifted from it, by its own rule; never: only if
     its settings change. For one run: `divorder run --refit NAME`."""
-    advanced: Advanced = Advanced()
-    exports: Exports = Exports()
-    output: Output = Output()
-    store: Store = Store()
-    engine: Engine = Engine()
-    evidence: Evidence = Evidence()
+    advanced: sections.Advanced = sections.Advanced()
+    exports: sections.Exports = sections.Exports()
+    output: sections.Output = sections.Output()
+    store: sections.Store = sections.Store()
+    engine: sections.Engine = sections.Engine()
+    evidence: sections.Evidence = sections.Evidence()
     seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of every random choice. Another seed gives another order, just as good."""
 
@@ -85,21 +59,12 @@ class Settings(Checked):
         return given
 
     @field_serializer("input", mode="wrap")
-    def _list_of_several(self, value: Input, serialise: SerializerFunctionWrapHandler) -> Any:
-        return [serialise(block) for block in value.each] if isinstance(value, Inputs) else serialise(value)
-
-    @model_validator(mode="after")
-    def _packing_of_the_form(self) -> Self:
-        object.__setattr__(self, "packing", self.packing.fitting(self.forms))
-        if fault := self.packing.fault(self.forms):
-            raise ValueError(fault)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_of_the_trainer(self) -> Self:
-        if fault := self.exports.fault(self.sequence.batch):
-            raise ValueError(fault)
-        return self
+    def _list_of_several(self, value: sections.Input, serialise: SerializerFunctionWrapHandler) -> Any:
+        return (
+            [serialise(block) for block in value.each]
+            if isinstance(value, sections.Inputs)
+            else serialise(value)
+        )
 
     @model_validator(mode="after")
     def _what_is_mixed_is_balanced(self) -> Self:
@@ -110,69 +75,58 @@ class Settings(Checked):
         return self
 
     @model_validator(mode="after")
-    def _one_plan_for_the_whole(self) -> Self:
+    def _sections_agree(self) -> Self:
+        # Frozen models allow no assignment.
+        object.__setattr__(self, "packing", self.packing.fitting(self.forms))
+        score = f"curriculum.score is {self.curriculum.score!r}"
+        epochs = f"sequence.epochs is {self.sequence.epochs}"
+        plans = {score: self.curriculum.on, epochs: self.sequence.epochs > 1}
+        fault = self.packing.fault(self.forms) or self.exports.fault(self.sequence.batch)
         if self.mixing.phase and self.curriculum.on:
-            raise ValueError(
-                f"curriculum.score is {self.curriculum.score!r}, and mixing has phases; an order follows one of them: "
-                "remove the other"
+            fault = f"{score}, and mixing has phases; an order follows one of them: remove the other"
+        elif self.mixing.phase and self.sequence.epochs > 1:
+            fault = (
+                f"{epochs}, and mixing has phases, which span all of training; set sequence.epochs = 1, and "
+                "mixing.total_tokens to the tokens of all epochs"
             )
-        if self.mixing.phase and self.sequence.epochs > 1:
-            raise ValueError(
-                f"sequence.epochs is {self.sequence.epochs}, and mixing has phases, which span all of training; set "
-                "sequence.epochs = 1, and mixing.total_tokens to the tokens of all epochs"
-            )
-        if self.sequence.repack and (self.mixing.phase or self.curriculum.on):
-            raise ValueError(
-                "sequence.repack is true, and phases or a score decide when records are read; remove sequence.repack"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_extended_has_no_plan_for_the_whole(self) -> Self:
-        if not self.order.extends:
-            return self
-        wrong = {
-            f"curriculum.score is {self.curriculum.score!r}": self.curriculum.on,
-            f"sequence.epochs is {self.sequence.epochs}": self.sequence.epochs > 1,
-        }
-        for fault in (fault for fault, present in wrong.items() if present):
-            raise ValueError(
-                f'{fault}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
+        elif self.sequence.repack and (self.mixing.phase or self.curriculum.on):
+            plan = "phases or a score decide when records are read"
+            fault = f"sequence.repack is true, and {plan}; remove sequence.repack"
+        elif self.order.extends and any(plans.values()):
+            plan = next(plan for plan, present in plans.items() if present)
+            fault = (
+                f'{plan}, and order.append is "extend"; expected an order of one epoch without a schedule, since an '
                 'append would change what every later step is to read: remove it, or set order.append = "whole"'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _trainings_are_validated(self) -> Self:
-        if self.evidence.tokens is not None and not self.holds_out:
-            raise ValueError(
+        elif self.evidence.tokens is not None and not self.holds_out:
+            fault = (
                 "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a "
                 "share, such as 0.01, or to files"
             )
+        if fault := fault or self._fault_of_options():
+            raise ValueError(fault)
         return self
 
-    @model_validator(mode="after")
-    def _options_of_strategies_in_use(self) -> Self:
+    def _fault_of_options(self) -> str:
+        """Why order.options cannot be used, "" if they can: strategies in use declare all of them."""
         if not self.order.options:
-            return self
+            return ""
         in_use = [self.order.strategy, self.sequence.strategy]
         if self.evidence.tokens is not None:
-            orders = map(trained_order, self.evidence.orders)
-            read = [name for order in orders for name in (order.documents, order.sequences)]
-            in_use += [name for name in read if name in STRATEGIES]
+            in_use += [name for order in map(trained_order, self.evidence.orders) for name in order]
         try:
-            declared = {option for name in in_use for option in self.strategy(name).options}
+            declared = {key for name in in_use if name in STRATEGIES for key in self.strategy(name).options}
         except InputError as error:
-            raise ValueError(f"order.options: {error}") from None
-        for option in sorted(self.order.options.keys() - declared):
-            if strategies := declaring(option):
-                raise ValueError(
-                    f"order.options.{option} is an option of {', '.join(strategies)}, which neither order.strategy nor "
-                    "sequence.strategy names; remove it"
-                )
-            known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
-            raise ValueError(f"order.options.{option} is an option of no strategy{nearest(option, known)}")
-        return self
+            return f"order.options: {error}"
+        if not (others := sorted(self.order.options.keys() - declared)):
+            return ""
+        if strategies := declaring(others[0]):
+            return (
+                f"order.options.{others[0]} is an option of {', '.join(strategies)}, which neither order.strategy nor "
+                "sequence.strategy names; remove it"
+            )
+        known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
+        return f"order.options.{others[0]} is an option of no strategy{nearest(others[0], known)}"
 
     def strategy(self, name: str) -> Strategy:
         """A strategy with the options in `order.options` that it declares."""

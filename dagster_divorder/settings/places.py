@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -56,56 +57,39 @@ def as_place(text: str) -> Place:
     return Url(text.rstrip("/")) if is_url(text) else Path(text)
 
 
-def checked_url(text: str) -> Url:
-    """A checked URL of an object store.
+def checked_url(text: str, schemes: Sequence[str] = OBJECT_STORES) -> Url:
+    """A checked URL. schemes: those of an object store, in which it is a prefix without wildcards, or of sources.
 
     Raises:
         ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
             message does not repeat the URL.
     """
     match = _URL.fullmatch(text)
-    if not match or match[1] not in OBJECT_STORES:
-        known = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
-        raise ValueError(f"expected a folder, or a URL that begins with {known}")
+    written = schemes is OBJECT_STORES
+    if not match or match[1] not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in schemes)
+        raise ValueError(f"expected a {'folder' if written else 'path'}, or a URL that begins with {known}")
     scheme, name, path = match.groups()
-    if "@" in name or ":" in name:
+    web = scheme in ("http", "https")
+    expected = f"expected {scheme}://{'host/path' if web else 'bucket/prefix'}"
+    if "@" in name or (":" in name and written):
         raise ValueError(
-            "a URL in settings holds no user, password or port: give credentials and endpoint in the environment "
-            "(such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+            f"{expected}, without user and password{' or port' if written else ''}: give credentials and endpoint in "
+            "the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, HF_TOKEN)"
         )
-    if re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path):
-        raise ValueError(
-            "a URL in settings holds no query, fragment, wildcard, space or escape; expected "
-            f"{scheme}://bucket/prefix, with credentials in the environment"
-        )
+    if (web and re.search("[?#]", path)) or (written and re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path)):
+        refused = "query, fragment, wildcard, space or escape" if written else "query"
+        raise ValueError(f"{expected}, without {refused}, with credentials in the environment")
     parts = [name, *path.rstrip("/").split("/")[1:]]
     if not all(parts) or not {".", ".."}.isdisjoint(parts):
-        raise ValueError(f"expected {scheme}://bucket/prefix, without empty parts, '.' or '..'")
+        raise ValueError(f"{expected}, without empty parts, '.' or '..'")
     return Url(f"{scheme}://{'/'.join(parts)}")
 
 
 def check_source(path: str) -> None:
-    """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards.
-
-    Raises:
-        ValueError: the URL has another scheme, no bucket, a password or a query. The message does not repeat the URL.
-    """
-    match = _URL.fullmatch(path)
-    if not match:
-        return
-    scheme, name, rest = match.groups()
-    if scheme not in SOURCES:
-        known = ", ".join(f"{source}://" for source in SOURCES)
-        raise ValueError(f"expected a path, or a URL that begins with {known}")
-    web = scheme in ("http", "https")
-    if not name or "@" in name or (web and re.search("[?#]", rest)):
-        raise ValueError(
-            f"expected {scheme}://{'host' if web else 'bucket'}/path, without user, password or query: give "
-            f"credentials in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, HF_TOKEN)"
-        )
-    parts = rest.rstrip("/").split("/")[1:]
-    if not all(parts) or not {".", ".."}.isdisjoint(parts):
-        raise ValueError("expected a URL without empty parts, '.' or '..'")
+    """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards (ValueError)."""
+    if is_url(path):
+        checked_url(path, SOURCES)
 
 
 def why_unusable(path: str) -> str | None:
@@ -114,15 +98,9 @@ def why_unusable(path: str) -> str | None:
         os.fsencode(path)
         path.encode()
     except UnicodeEncodeError:
-        encoding = sys.getfilesystemencoding()
-        if encoding != "utf-8":
-            return (
-                f"the path {path!a} has letters outside {encoding}, the encoding of this process's locale for file "
-                f"names; set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
-            )
         return (
-            f"the name {path.encode(errors='surrogateescape')!r} is not valid UTF-8; rename it, because reports and "
-            f"rejects name it"
+            f"the path {path!a} has letters outside {sys.getfilesystemencoding()}, the encoding of file names here, or "
+            "is not valid UTF-8; rename it, or set PYTHONUTF8=1"
         )
     return None
 

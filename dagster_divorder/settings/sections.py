@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import pairwise
@@ -41,20 +38,8 @@ MAX_COUNT = 1 << 53
 """Default upper bound of numbers: JSON and float64 are exact up to it."""
 
 
-_PATHS = re.compile(rf"(?:[A-Za-z][\w+.-]*://(?:[^/@]*@)?[^/{os.pathsep}]*(?::\d+)?)?[^{os.pathsep}]*")
-"""Splits a list of paths at path separators, but not inside URLs, which contain the separator too."""
-
-
-def _split_paths(value: Any) -> Any:
-    """Splits a variable's text: one path, several joined by the platform's path separator, or a JSON list."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise ValueError(f'expected paths, or a JSON list of them such as ["a", "b"]: {error}') from None
-    if isinstance(value, str):
-        return [part for part in _PATHS.findall(value) if part]
-    return value
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value else value or []
 
 
 def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,7 +51,7 @@ def _sources(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 SourcePaths = Annotated[
-    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_split_paths)
+    tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_one_or_more)
 ]
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
 
@@ -92,10 +77,9 @@ class Input(_Section):
     source_field: str | None = Field(None, examples=["source"], min_length=1)
     """Field that results show as `source`; also a trait, by its own name."""
     source: str | None = Field(None, examples=["books"], min_length=1)
-    """Source of all records of an [[input]] block; replaces source_field."""
+    """Source of all records of an input; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
-    """Field of your own ids, strings or whole numbers. Results show it as `id`, and your own vectors may be joined by
-    it."""
+    """Field of your own ids (strings or whole numbers), shown as `id`; your own vectors may be joined by it."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """Largest share of refused records. A run with more fails before it stores anything."""
 
@@ -171,12 +155,7 @@ def one_or_several(value: Any, validate: Callable[[Any], Input]) -> Input:
             return several[0]
         return Inputs.of(several)
     single = validate(value)
-    if single.source is not None and not isinstance(single, Inputs):
-        raise ValueError(
-            f"source is {single.source!r}, which names one of several inputs; write it in an [[input]] block, or "
-            f"name a field of the records in source_field"
-        )
-    return single
+    return single if single.source is None or isinstance(single, Inputs) else Inputs.of((single,))
 
 
 class Chats(_Section):
@@ -265,9 +244,8 @@ class Clusters(_Section):
     """The clusters."""
 
     k: int | tuple[int, ...] | Literal["auto"] = 30
-    """Number of clusters. As it rises: finer clusters, and fewer documents in each. auto: the number that k_calibration
-    recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A list: the one that it recommends of these numbers, up to
-    10,000 each."""
+    """Number of clusters. auto: the one that k_calibration recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A
+    list: the one that it recommends of these numbers, up to 10,000 each."""
 
     @field_validator("k")
     @classmethod
@@ -364,40 +342,29 @@ class Mixing(_Section):
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
-        given = [name for name in ("total_tokens", "max_repeats") if getattr(self, name) is not None]
-        if given and not self.on:
-            raise ValueError(
-                f"{given[0]} is {getattr(self, given[0])}, and weights is unset; set mixing.weights, such as "
-                f'"natural", or remove mixing.{given[0]}'
-            )
+        fault = ""
+        for name in ("total_tokens", "max_repeats"):
+            if getattr(self, name) is not None and not self.on:
+                fault = f"{name} is {getattr(self, name)}, and weights is unset; set mixing.weights, such as "
+                fault += f'"natural", or remove mixing.{name}'
         if self.phase and self.weights is not None:
-            raise ValueError(
-                "weights and phases are given; expected one of them: weights are the mix of one phase"
-            )
-        self._phases_rise()
+            fault = "weights and phases are given; expected one of them: weights are the mix of one phase"
         if self.weights == "unimax" and self.max_repeats is None:
-            raise ValueError(
-                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
-            )
-        return self
-
-    def _phases_rise(self) -> None:
+            fault = 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
         *before, last = self.phases
-        ends = [phase.until if phase.tokens is None else phase.tokens for phase in before]
-        for number, end in enumerate(ends, 1):
-            if end is None:
-                raise ValueError(
-                    f"phase {number} has no end; expected until or tokens in every phase but the last"
-                )
-        if (last.until, last.tokens) != (None, None) and self.phase:
-            raise ValueError("the last phase ends with training; remove its until or tokens")
+        for number, phase in enumerate(before, 1):
+            if phase.until is None and phase.tokens is None:
+                fault = f"phase {number} has no end; expected until or tokens in every phase but the last"
+        if (last.until, last.tokens) != (None, None):
+            fault = "the last phase ends with training; remove its until or tokens"
         for unit in ("until", "tokens"):
-            own = [getattr(phase, unit) for phase in before if getattr(phase, unit) is not None]
-            for earlier, later in pairwise(own):
+            ends = [end for phase in before if (end := getattr(phase, unit)) is not None]
+            for earlier, later in pairwise(ends):
                 if later <= earlier:
-                    raise ValueError(
-                        f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
-                    )
+                    fault = f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
+        if fault:
+            raise ValueError(fault)
+        return self
 
 
 class Heldout(_Section):
@@ -489,9 +456,8 @@ class Order(_Section):
     everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but a
     run refuses to change the order of an export. `divorder freeze` sets it from a trainer's step."""
     append: Literal["whole", "extend"] = "whole"
-    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, as a
-    section of their own. Its documents and full sequences keep their places, and exports gain files. An append costs
-    less, but text of a new kind stands together at the end."""
+    """Where new documents go. whole: every run orders all documents again. extend: behind the published plan, which
+    keeps its places, and exports gain files. An append costs less; text of a new kind stands together at the end."""
     cut: tuple[str, ...] = Field((), examples=[["doc-17"]])
     """Documents, by your own ids or record ids, to keep out after the frozen beginning: of sequences and of the curated
     output. Later epochs read the frozen sequences unchanged. `divorder where --json` lists the ids that some steps
@@ -520,17 +486,6 @@ class Order(_Section):
     def says_what_stays(self) -> bool:
         """Whether the settings say what a new order may move of an output that a trainer may have read."""
         return self.frozen_tokens is not None or self.extends
-
-    @model_validator(mode="before")
-    @classmethod
-    def _options_in_their_table(cls, given: Any) -> Any:
-        for key in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
-            if strategies := declaring(key):
-                raise ValueError(
-                    f"order.{key} is an option of {', '.join(strategies)}; write it as order.options.{key}, under "
-                    "[order.options] in a file"
-                )
-        return given
 
     @field_validator("traits")
     @classmethod
@@ -636,6 +591,12 @@ Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]
 """Names of the export formats, as in `write.exports.FORMATS`."""
 
 
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{repeated[0]!r} is named twice; name each once")
+    return names
+
+
 def _known_trainer(name: str) -> str:
     try:
         return trainer_named(name).name
@@ -646,14 +607,14 @@ def _known_trainer(name: str) -> str:
 class Exports(_Section):
     """The training sequences with their tokens, for trainers (docs/exports.md)."""
 
-    formats: tuple[Format, ...] = Field((), examples=[["parquet"]])
+    formats: Annotated[tuple[Format, ...], AfterValidator(_each_once)] = Field((), examples=[["parquet"]])
     """Formats of the training sequences with their tokens, each in a folder below `path`: parquet, megatron, olmo, ds,
-    mds, litdata; text for trainers that tokenise themselves."""
+    mds, litdata."""
     path: WrittenPlace = Path("data/exports")
     """Folder, or s3://, gs:// or az:// URL, of the exports."""
     trainer: Annotated[str, AfterValidator(_known_trainer)] | None = Field(None, examples=["hf-trainer"])
     """The trainer that reads them, such as hf-trainer, trl, megatron or torchtitan (docs/trainers.md): `divorder run`,
-    `summary` and `verify` show the lines of its configuration. Unset: no trainer's lines."""
+    `summary` and `verify` show the lines of its configuration."""
     world_size: int | None = Field(None, ge=1, le=1 << 20, examples=[1])
     """Data-parallel ranks of the trainer. Unset: unknown; its lines then hold a formula. If the trainer gives each rank
     a contiguous part of the files (torchtitan's map-style datasets, litdata), or none is named, rows are laid out for
@@ -688,48 +649,29 @@ class Exports(_Section):
         return self.model_dump(include={"world_size", "micro_batch", "workers"}, exclude_none=True)
 
     def fault(self, batch: int) -> str:
-        """Why the trainer cannot read batches of so many sequences as planned; "" if it can."""
-        if self.equal_ranks and (why := self._cannot_deal(batch)):
-            return why
-        if self.trainer is None:
-            return ""
-        trainer, name = TRAINERS[self.trainer], f'exports.trainer is "{self.trainer}"'
-        if trainer.formats and self.formats and not {*trainer.formats} & {*self.formats}:
-            return f"{name}, which reads {' or '.join(trainer.formats)}; name that in exports.formats"
-        if trainer.parts and self.world_size is None:
-            return f"{name}, which gives every rank a part of the export; set exports.world_size to its number of ranks"
-        steps = {key: n for key, n in self.ranks.items() if key != "workers" or trainer.parts == "workers"}
-        if batch % math.prod(steps.values()):
-            numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
-            return (
-                f"sequence.batch = {batch} is no whole number of steps of {self.trainer} with {numbers}; choose "
-                "numbers with a product that divides the batch"
-            )
-        return ""
-
-    def _cannot_deal(self, batch: int) -> str:
-        """Why rows of batches cannot be dealt to equal ranks; "" if they can."""
-        if self.world_size is None or self.micro_batch is None:
+        """Why ranks cannot read batches of so many sequences as planned; "" if they can."""
+        trainer, name = TRAINERS.get(self.trainer or ""), f'exports.trainer is "{self.trainer}"'
+        if self.equal_ranks and None in (self.world_size, self.micro_batch):
             return "exports.equal_ranks is true; set exports.world_size and exports.micro_batch: rows are dealt to them"
-        if batch % (self.world_size * self.micro_batch):
-            return (
-                f"exports.equal_ranks is true, and sequence.batch = {batch} is no whole number of steps of "
-                f"{self.world_size} ranks x {self.micro_batch} sequences; choose numbers with a product that divides it"
-            )
-        if self.trainer and not TRAINERS[self.trainer].shares:
+        if self.equal_ranks and trainer and not trainer.shares:
             able = ", ".join(name for name, trainer in TRAINERS.items() if trainer.shares)
             return (
                 f'exports.equal_ranks is true, and how ranks of "{self.trainer}" share a batch is not modelled; '
                 f"expected one of {able}, or SequenceStream(equal_ranks=True)"
             )
+        if trainer and trainer.formats and self.formats and not {*trainer.formats} & {*self.formats}:
+            return f"{name}, which reads {' or '.join(trainer.formats)}; name that in exports.formats"
+        if trainer and trainer.parts and self.world_size is None:
+            return f"{name}, which gives every rank a part of the export; set exports.world_size to its number of ranks"
+        counts = trainer and trainer.parts == "workers"
+        steps = {key: n for key, n in self.ranks.items() if key != "workers" or counts}
+        if (trainer or self.equal_ranks) and batch % math.prod(steps.values()):
+            numbers = ", ".join(f"exports.{key} = {n}" for key, n in steps.items())
+            return (
+                f"sequence.batch = {batch} is no whole number of steps{f' of {self.trainer}' if trainer else ''} with "
+                f"{numbers}; choose numbers with a product that divides the batch"
+            )
         return ""
-
-    @field_validator("formats")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{repeated[0]!r} is named twice; name each once")
-        return names
 
 
 class TrainedOrder(NamedTuple):
@@ -768,11 +710,9 @@ def trained_order(text: str) -> TrainedOrder:
 def _trained_orders(orders: tuple[str, ...]) -> tuple[str, ...]:
     for order in orders:
         trained_order(order)
-    if len(set(orders)) < len(orders):
-        raise ValueError("an order is named twice; name each once")
     if {*orders} <= {SHUFFLED}:
         raise ValueError(f"expected an order besides {SHUFFLED}, which the others are compared with")
-    return orders
+    return _each_once(orders)
 
 
 class Evidence(_Section):
@@ -797,7 +737,7 @@ class Evidence(_Section):
 
 FitName = Literal["model", "bins", "clusters", "cluster_map", "ari_comparison", "k_calibration"]
 """Fits, by the names in `[refit]` and `divorder run --refit NAME`."""
-RULES: dict[FitName, str] = {
+RULES: dict[FitName, Literal["auto", "never"]] = {
     "model": "never",
     "bins": "auto",
     "clusters": "auto",
@@ -807,23 +747,23 @@ RULES: dict[FitName, str] = {
 }
 
 
-def _rule(rule: str) -> str:
-    if rule not in ("auto", "never"):
-        raise ValueError('expected "auto" or "never"; for one run: divorder run --refit NAME')
-    return rule
-
-
-def _rules(given: dict[FitName, str]) -> dict[FitName, str]:
+def _rules(given: dict[FitName, Any]) -> dict[FitName, Any]:
     return RULES | given
 
 
-Rules = Annotated[dict[FitName, Annotated[str, AfterValidator(_rule)]], AfterValidator(_rules)]
+Rules = Annotated[dict[FitName, Literal["auto", "never"]], AfterValidator(_rules)]
+
+
+def _machine(address: str) -> str:
+    if address not in ("local", "ray") and ":" not in address:
+        raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
+    return address
 
 
 class Engine(_Section):
     """Where work runs (docs/cluster.md)."""
 
-    address: str = "local"
+    address: Annotated[str, AfterValidator(_machine)] = "local"
     """local: processes of this machine. host:port: tasks of the Ray cluster with this head, whose workers see the same
     store. ray: the cluster that RAY_ADDRESS names, else the one on this machine, else one started for the run."""
     workers: int = Field(0, ge=0, le=1024)
@@ -831,13 +771,6 @@ class Engine(_Section):
     MB each."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of models: cpu, cuda or mps; auto takes a GPU if there is one."""
-
-    @field_validator("address")
-    @classmethod
-    def _a_machine(cls, address: str) -> str:
-        if address not in ("local", "ray") and ":" not in address:
-            raise ValueError('expected "local", "ray", or the host:port of the head of a Ray cluster')
-        return address
 
 
 class Advanced(_Section):

@@ -14,8 +14,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
-from dagster._core.loader import LoadingContextForTest
 
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import watch_input
@@ -137,17 +135,6 @@ def execute(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: str) ->
     run = job.execute_in_process(instance=instance, asset_selection=selection)
     assert run.success
     return run
-
-
-def unsynced(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
-    """The assets that the UI shows as out of step with what they are made from."""
-    graph = defs.resolve_asset_graph()
-    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
-    return {
-        key.to_user_string()
-        for key in graph.materializable_asset_keys
-        if resolver.get_status(key) != StaleStatus.FRESH
-    }
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:

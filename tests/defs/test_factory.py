@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_divorder import Settings, build_definitions, load_settings
+from dagster_divorder import build_definitions, load_settings
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.stages import open_run, run_all
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, make_corpus, metadata_of, run_command
+from tests.defs.conftest import execute, make_corpus, run_command
 
 Corpus = Callable[..., dg.Definitions]
 
@@ -93,44 +92,7 @@ def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> N
     assert dg.AssetKey(["text", "news", "packed_sequences"]) in chosen
 
 
-def test_specs_can_be_mapped_and_resources_bound(corpus: Corpus) -> None:
-    defs = project(corpus()).map_asset_specs(func=lambda spec: spec.merge_attributes(metadata={"cost": 1}))
-    assert all(spec.metadata["cost"] == 1 for spec in defs.resolve_all_asset_specs())
-    assert execute(defs, dg.DagsterInstance.ephemeral(), ["news", "raw_docs"])
-    mapped = dg.map_asset_specs(
-        lambda spec: spec.replace_attributes(owners=["team:a"], group_name="a"), corpus().assets or ()
-    )
-    run = dg.materialize(mapped, selection=dg.AssetSelection.assets(["news", "raw_docs"]))
-    assert metadata_of(run)["news/raw_docs"]["records"].value == 120
-
-
-def test_building_changes_no_filter_of_warnings_and_gives_none(corpus: Corpus) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        before = list(warnings.filters)
-        dg.Definitions.validate_loadable(corpus(upstream={"raw_docs": ["docs"]}))
-        assert warnings.filters == before
-
-
 # Settings ------------------------------------------------------------------------------------------------------------
-
-
-def test_settings_of_python_are_as_those_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_corpus(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    built = Settings.model_validate(
-        {
-            "input": {"paths": ["docs.jsonl"]},
-            "store": {"path": "store"},
-            "output": {"path": "curated", "sidecars": []},
-        }
-    )
-    relative = build_definitions(built)
-    monkeypatch.chdir("/")
-    run = execute(relative, dg.DagsterInstance.ephemeral(), "raw_docs")
-    assert metadata_of(run)["raw_docs"]["records"].value == 120
-    assert load_settings(config).store.path == tmp_path / "store"
-    assert (tmp_path / "store").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -166,12 +128,6 @@ def test_a_folder_that_was_read_may_be_empty_for_a_while_but_not_gone(tmp_path: 
         build_definitions(config)
 
 
-def test_input_that_an_asset_writes_may_be_missing(tmp_path: Path) -> None:
-    config = make_corpus(tmp_path)
-    (tmp_path / "docs.jsonl").unlink()
-    assert build_definitions(config, upstream={"raw_docs": ["docs"]})
-
-
 # Assets upstream -----------------------------------------------------------------------------------------------------
 
 
@@ -201,30 +157,6 @@ def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Cor
         corpus(upstream={asset: ["docs"]})
     assert f"upstream names '{asset}'" in str(refused.value)
     assert "the assets that do are raw_docs" in str(refused.value)
-
-
-def test_upstream_without_the_asset_that_reads_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(
-        dg.DagsterInvalidDefinitionError,
-        match=r"upstream is \['docs'\]; expected the assets that write the files of each asset",
-    ):
-        corpus(upstream=["docs"])
-
-
-EXTERNAL = '[embedding]\nkind = "external"\npath = "vectors.npy"\n'
-SCORED = '[curriculum]\nscore = "mine"\npath = "scores.npy"\n'
-
-
-@pytest.mark.parametrize(("asset", "section"), [("external_embeddings", EXTERNAL), ("scores", SCORED)])
-def test_other_assets_that_read_files_come_after_those_that_write_them(
-    tmp_path: Path, asset: str, section: str
-) -> None:
-    config = make_corpus(tmp_path)
-    config.write_text(config.read_text() + section)
-    defs = project(build_definitions(config, upstream={asset: ["docs"]}))
-    dg.Definitions.validate_loadable(defs)
-    (spec,) = (spec for spec in defs.resolve_all_asset_specs() if spec.key.path[-1] == asset)
-    assert docs.key in {dep.asset_key for dep in spec.deps}
 
 
 # Executors -----------------------------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import numpy as np
@@ -23,104 +21,30 @@ from dagster_divorder.defs.metadata import (
     result_metadata,
     table,
 )
-from dagster_divorder.engine.progress import Log
 from dagster_divorder.pipeline.stage import Link, Table
-from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records
-from tests.defs.conftest import execute, metadata_of, pictures, rows_of, unsynced, versions_of
+from tests.defs.conftest import metadata_of, pictures, rows_of, versions_of
 
 Load = Callable[[], dg.Definitions]
 
 
-@pytest.fixture
-def curated(load: Load, config: Path) -> Any:
-    """An instance on which `curate` has run, and the run's data versions."""
-    defs = load()
+def test_an_append_changes_versions_downstream_and_a_pinned_fit_keeps_its_own(
+    load: Load, config: Path
+) -> None:
+    curate = load().resolve_job_def("curate")
     with dg.DagsterInstance.ephemeral() as instance:
-        run = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-        assert run.success
-        yield defs, instance, versions_of(run)
-
-
-def test_appended_documents_are_seen_downstream_and_a_pinned_fit_is_not(curated: Any, config: Path) -> None:
-    defs, instance, before = curated
-    stages = set(GRAPH.needed(load_settings(config)))
-    assert unsynced(defs, instance).isdisjoint(stages)
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
-    assert unsynced(defs, instance).isdisjoint(stages)  # until the input has been read
-    run = execute(defs, instance, "raw_docs")
-    assert metadata_of(run)["raw_docs"]["new_documents"].value == 1
-    assert unsynced(defs, instance) & stages == {"base_model", "token_counts"}
-    # The bootstrap model is pinned: looked at, and the same, so what only it feeds stays as it was.
-    base_model = execute(defs, instance, "base_model")
-    assert versions_of(base_model)["base_model"] == before["base_model"]
-    assert unsynced(defs, instance) & stages == {"token_counts"}
-    curate = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-    metadata = metadata_of(curate)
-    for stage in ("token_counts", "shallow_embeddings", "clusters", "curated_output"):
+        before = versions_of(curate.execute_in_process(instance=instance))
+        with open(config.parent / "docs.jsonl", "ab") as file:
+            file.write(b"\n  \n")  # no record
+        again = versions_of(curate.execute_in_process(instance=instance))
+        assert {stage for stage in before if again[stage] != before[stage]} <= {"curated_output"}
+        with open(config.parent / "docs.jsonl", "ab") as file:
+            file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
+        run = curate.execute_in_process(instance=instance)
+    metadata, after = metadata_of(run), versions_of(run)
+    for stage in ("raw_docs", "token_counts", "shallow_embeddings", "clusters", "curated_output"):
         assert metadata[stage]["new_documents"].value == 1, stage
-    assert {stage for stage, version in versions_of(curate).items() if version == before[stage]} == {
-        "base_model"
-    }
-    assert unsynced(defs, instance).isdisjoint(stages)
-
-
-def test_an_append_without_a_record_leaves_everything_fresh(curated: Any, config: Path) -> None:
-    defs, instance, before = curated
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.write(b"\n  \n")
-    run = execute(defs, instance, "raw_docs")
-    assert versions_of(run)["raw_docs"] == before["raw_docs"]
-    assert unsynced(defs, instance).isdisjoint(GRAPH.needed(load_settings(config)))
-
-
-def test_a_run_with_nothing_to_do_writes_nothing_and_tells_no_rate(
-    curated: Any, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    defs, instance, _ = curated
-    # Whether the output is old enough not to be hashed again is stored once, in a run that the clock would choose.
-    monkeypatch.setattr("dagster_divorder.store.sources.SETTLED_NS", 0)
-    monkeypatch.setattr("dagster_divorder.corpus.ingest.SETTLED_NS", 0)
-
-    def rates() -> set[str]:
-        run = defs.resolve_job_def("curate").execute_in_process(instance=instance)
-        metadata = metadata_of(run)
-        assert {shown["changed"].value for shown in metadata.values()} == {False}
-        return {name for shown in metadata.values() for name in shown if "per_second" in name}
-
-    def state() -> list[tuple[Path, int]]:
-        return [
-            (file, file.stat().st_mtime_ns) for file in sorted((config.parent / "store").rglob("state*.json"))
-        ]
-
-    # The first run that finds nothing new stores the new counts of documents, and what shows that files are unchanged;
-    # the second, that it has read none.
-    assert rates() == set()
-    assert rates() == set()
-    before = state()
-    assert len(before) == 1
-    assert rates() == set()
-    assert state() == before
-    with open(config.parent / "docs.jsonl", "ab") as file:
-        file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
-    computed = metadata_of(execute(defs, instance, "raw_docs"))["raw_docs"]
-    assert "documents_per_second" in computed
-
-
-def test_progress_and_what_was_new_are_in_the_log_of_the_run(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagster_divorder.defs.assets.Log", functools.partial(Log, seconds=0.0))
-    defs = load()
-    with dg.DagsterInstance.ephemeral() as instance:
-        run = execute(defs, instance, "raw_docs", "base_model", "token_counts")
-        entries = instance.all_logs(run.run_id)
-    said = [entry.user_message for entry in entries if not entry.is_dagster_event]
-    assert any(line.startswith("raw_docs: reading records: 120 records") for line in said)
-    assert any(line.startswith("token_counts: tokenising: 120 of 120 records (100%)") for line in said)
-    assert any(line.startswith("token_counts: 120 documents, 120 new, 0 reused") for line in said)
+    assert {stage for stage, version in after.items() if version == before[stage]} == {"base_model"}
 
 
 def test_a_table_too_wide_for_the_page_is_behind_a_link_with_its_words_as_they_are() -> None:
@@ -150,21 +74,6 @@ def test_a_picture_on_the_page_is_of_bounded_size(tmp_path: Path, side: int) -> 
     assert width <= PICTURE_WIDTH
     assert width == pytest.approx(2 * height, abs=2)
     assert (shown == file.read_bytes()) == (side == 40)
-
-
-def test_raw_docs_shows_what_it_left_out(load: Load, config: Path) -> None:
-    folder = config.parent
-    config.write_text(config.read_text().replace('["docs.jsonl"]', '["."]'))
-    (folder / "notes.txt").touch()
-    (folder / "other").mkdir()
-    (folder / "other/curated_meta.json").touch()
-    with dg.DagsterInstance.ephemeral() as instance:
-        shown = metadata_of(execute(load(), instance, "raw_docs"))["raw_docs"]
-    assert rows_of(shown["other_files"]) == [
-        {"name": ".toml", "files": 1},
-        {"name": ".txt", "files": 1},
-    ]
-    assert {"folder": str(folder / "other")} in rows_of(shown["skipped_folders"])
 
 
 def test_metadata_says_nothing_twice_and_nothing_without_a_value(tmp_path: Path) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.observe import observe
-from dagster._core.test_utils import create_run_for_test
 
 from dagster_divorder import build_definitions
 from dagster_divorder.defs.sensor import SENSOR
@@ -44,17 +41,6 @@ def daemon(settings: Settings, instance: dg.DagsterInstance) -> Daemon:
 def append(config: Path) -> None:
     with open(config.parent / "docs.jsonl", "ab") as file:
         file.write(b'{"text": "one more"}\n')
-
-
-def test_the_location_has_a_sensor_and_a_schedule_that_are_on(load: Load, settings: Settings) -> None:
-    repository = load().get_repository_def()
-    (sensor,), (schedule,) = repository.sensor_defs, repository.schedule_defs
-    # Instances keep cursors and states under these names.
-    assert (sensor.name, schedule.name) == ("watch_input", "daily")
-    assert (sensor.job_name, sensor.default_status) == ("curate", dg.DefaultSensorStatus.RUNNING)
-    assert sensor.minimum_interval_seconds == 4
-    assert (schedule.job_name, schedule.cron_schedule) == ("report", "0 3 * * *")
-    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
 
 
 def test_the_first_run_is_the_users_and_every_change_after_it_starts_one(
@@ -130,19 +116,14 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     config: Path, daemon: Daemon, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
 ) -> None:
     append(config)
+    job = build_definitions(config).resolve_job_def("curate")
     # Runs of others do not count.
-    create_run_for_test(instance, job_name="curate", status=status)
-    create_run_for_test(instance, job_name="wiki_curate", status=status, tags={SENSOR: "wiki_watch_input"})
-    run = create_run_for_test(instance, job_name="curate", status=status, tags={SENSOR: "watch_input"})
+    instance.create_run_for_job(job, status=status)
+    instance.create_run_for_job(job, status=status, tags={SENSOR: "wiki_watch_input"})
+    run = instance.create_run_for_job(job, status=status, tags={SENSOR: "watch_input"})
     assert f"run {run.run_id[:8]} (curate) is {status.value.lower()}" in str(daemon.tick())
     instance.delete_run(run.run_id)
     assert daemon.starts()
-
-
-def rows(config: Path) -> list[bytes]:
-    """The exported rows and the curated records."""
-    files = sorted((config.parent / "exports/parquet").glob("*.parquet"))
-    return [file.read_bytes() for file in (*files, config.parent / "curated/curated.jsonl")]
 
 
 # The schedule ---------------------------------------------------------------------------------------------------------
@@ -234,11 +215,6 @@ def test_every_update_upstream_starts_one_run(news: Project) -> None:
     assert news.daemon.starts()
 
 
-def test_an_update_without_a_new_file_starts_a_run(news: Project) -> None:
-    news.instance.report_runless_asset_event(dg.AssetMaterialization("docs"))
-    assert [news.daemon.starts() for _ in range(2)] == [True, False]
-
-
 def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_path: Path) -> None:
     job = news.defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={news.docs.key})
     run = news.instance.create_run_for_job(job, asset_selection=frozenset({news.docs.key}))
@@ -251,31 +227,13 @@ def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_pat
 def test_an_observed_source_starts_a_run_when_its_version_changes(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    version = "1"
+    daemon = Daemon(
+        instance, load_settings(make_corpus(tmp_path)), upstream={"raw_docs": [dg.AssetKey("lake")]}
+    )
 
-    @dg.observable_source_asset(key=["lake", "docs"])
-    def lake() -> dg.DataVersion:
-        return dg.DataVersion(version)
+    def starts_after(version: str) -> bool:
+        tags = {"dagster/data_version": version}
+        instance.report_runless_asset_event(dg.AssetObservation("lake", tags=tags))
+        return daemon.starts()
 
-    settings = load_settings(make_corpus(tmp_path))
-    upstream = {"raw_docs": [lake.key]}
-    daemon = Daemon(instance, settings, upstream=upstream)
-    observe([lake], instance=instance)
-    daemon.tick()
-    observe([lake], instance=instance)
-    assert not daemon.starts()
-    version = "2"
-    observe([lake], instance=instance)
-    assert [daemon.starts() for _ in range(2)] == [True, False]
-
-
-def test_two_corpora_have_sensors_of_their_own(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    configs = {prefix: make_corpus(tmp_path / prefix) for prefix in ("news", "wiki")}
-    daemons: dict[str, Any] = {
-        prefix: Daemon(instance, load_settings(config), key_prefix=(prefix,))
-        for prefix, config in configs.items()
-    }
-    for daemon in daemons.values():
-        daemon.tick()
-    append(configs["news"])
-    assert [daemons[prefix].starts() for prefix in configs] == [True, False]
+    assert [starts_after(version) for version in ("1", "1", "2", "2")] == [False, False, True, False]

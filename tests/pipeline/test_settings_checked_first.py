@@ -97,15 +97,6 @@ def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
     assert not list(settings.store.path.glob("*/*"))
 
 
-def test_a_setting_that_takes_a_known_field_for_something_else_is_checked(
-    tmp_path: Path, make_settings: Callable[..., Settings]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    run_all(make_settings(input={"source_field": "source"}), Silent())
-    with pytest.raises(DivOrderError, match=r"curriculum\.score: field 'source' holds 'sea\.example'"):
-        make_plan(GRAPH, make_settings(curriculum={"score": "source"}, input={"source_field": "source"}))
-
-
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -149,20 +140,6 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     for _ in range(2):
         run_all(settings, Silent())
         assert len(read) == 81
-
-
-def test_fields_of_the_first_record_read_no_more_than_that(
-    tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    read: list[Any] = []
-    original = peek.first_records
-    monkeypatch.setattr(
-        "dagster_divorder.corpus.peek.first_records",
-        lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
-    )
-    make_plan(GRAPH, make_settings(order={"traits": {"score": 1.0}}, input={"source_field": "source"}))
-    assert len(read) == 1
 
 
 @COMMANDS

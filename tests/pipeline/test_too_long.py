@@ -258,6 +258,3 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     )
     answer = str(verify(settings, settings.output.path, "axolotl"))
     assert f"{len(curated(settings))} records, batches of 4" in answer
-    assert "batch TV of cluster, mean, %" in answer, (
-        "records are sequences of the plan, and so can be measured"
-    )

@@ -20,8 +20,8 @@ from dagster_divorder.corpus import ingest as corpus_ingest
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import read_lines, read_rows
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import DiskFullError, InputError
-from dagster_divorder.settings import Settings
+from dagster_divorder.errors import DiskFullError, InputError, SettingsError
+from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
@@ -294,3 +294,17 @@ def test_what_a_web_server_has_not(path: str, wrong: str) -> None:
     with served() as server, pytest.raises(InputError, match=wrong):
         server.files["/page"] = b"<html>"
         find_files([server.url + path])
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("ftp://host/a.jsonl", "begins with s3://"),
+        ("https://who:Sesame99@host/a.jsonl", "without user and password"),
+        ("https://host/a.jsonl?sig=Sesame99", "without query"),
+    ],
+)
+def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
+    with pytest.raises(SettingsError, match=wrong) as caught:
+        load_settings(environ={"DIVORDER_INPUT__PATHS": url})
+    assert "input.paths" in str(caught.value) and "Sesame99" not in str(caught.value)
