@@ -1,5 +1,6 @@
 """The mix: shares that sum up, limits that hold, whole records that follow the plan, and messages that help."""
 
+import itertools
 import math
 import re
 import tomllib
