@@ -1,5 +1,6 @@
 """The mix: shares that sum up, limits that hold, whole records that follow the plan, and messages that help."""
 
+import itertools
 import math
 import re
 import tomllib
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.mix.mixing import (
+    CLOSE,
     POWERS,
     MixPlan,
     even_order,
@@ -245,6 +247,24 @@ def test_the_first_of_the_order_come_once_more_and_what_is_too_long_is_passed_ov
 def test_a_plan_below_every_record_is_refused():
     with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
         times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60) | st.integers(1, 4000), min_size=1, max_size=11), part=st.floats(0, 1)
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_a_share_is_met_as_nearly_as_any_choice_meets_it_from_below(lengths, part):
+    wanted = max(min(lengths), int(part * sum(lengths)))
+    nearest = min(
+        wanted - total
+        for inside in itertools.product((0, 1), repeat=len(lengths))
+        if (total := int(np.dot(inside, lengths))) <= wanted
+    )
+    tokens = np.array(lengths)
+    times = times_of(
+        plan_of(wanted, sum(lengths)), tokens, np.zeros(len(tokens), int), np.arange(len(tokens))
+    )
+    assert abs(times @ tokens - wanted) <= max(nearest, CLOSE * wanted)
 
 
 def test_a_source_with_a_book_that_is_much_of_it_has_its_share():

@@ -16,12 +16,13 @@ w_k = 1 for `unimax`. If a limit binds, the other rules raise an error that name
 Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
 records occur at least as often as they were read, and count first.
 Guarantee: the part's tokens differ from the plan by at most half the shortest record left out. If that is more than
-CLOSE of the plan (long books, say), the longest records are chosen first.
+CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the rest; the
+part is then the nearest from below that records allow, or within CLOSE.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
-Known weakness: a value of few long records may miss its plan, and books that fill up a share are chosen without regard
-to their clusters.
+Known weakness: a value of few long records may miss its plan. Books that fill up a share are chosen without regard to
+their clusters.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ MOST_NAMED = 20
 """Most values that a message names."""
 
 CLOSE = 0.005
-"""Relative error of a value's tokens above which its longest records are chosen first."""
+"""Relative error of a value's tokens above which its longest records are decided first. With a smaller value, shares
+are nearer to the plan, but fewer records are chosen along the order."""
+
+SUMS, MOST_LONG = 1 << 18, 200
+"""SUMS: resolution of the sums of long records. MOST_LONG: long records tried beyond the first choice."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""
@@ -231,23 +236,60 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[n
 
 
 def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
-    """Records whose `lengths`, int64 (n,), sum near to `wanted`, bool (n,): first fit, or, if that misses by more than
-    CLOSE and it is nearer, first fit with the longest records first."""
-    best, off = np.zeros(len(lengths), bool), wanted
-    every, long = np.arange(len(lengths)), lengths > CLOSE * wanted
-    for order in every, np.lexsort((every, np.where(long, -lengths, 0))):
-        chosen = np.zeros(len(lengths), bool)
-        chosen[order] = first_fit(lengths[order], wanted)
-        short = wanted - int(lengths.sum(where=chosen))
-        if not chosen.all():
-            # The shortest of the others, if it brings the sum nearer.
-            shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
-            chosen[shortest] = lengths[shortest] < 2 * short
-        if (now := abs(wanted - int(lengths.sum(where=chosen)))) < off:
-            best, off = chosen, now
-        if off <= CLOSE * wanted or wanted >= lengths.sum():
-            break
-    return best
+    """Records whose `lengths`, int64 (n,), sum nearest to `wanted`, bool (n,): first fit, then the shortest of the
+    others if it brings the sum nearer. If that misses by more than CLOSE, the longest records are decided first."""
+    chosen = first_fit(lengths, wanted)
+    off = _add_the_shortest(chosen, lengths, wanted)
+    if off > CLOSE * wanted and wanted < lengths.sum():
+        other = _longest_first(lengths, wanted, chosen)
+        if _add_the_shortest(other, lengths, wanted) < off:
+            return other
+    return chosen
+
+
+def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> int:
+    """Adds the shortest record that is not chosen if the sum is nearer with it; returns how far the sum is off."""
+    short = wanted - int(lengths.sum(where=chosen))
+    if chosen.all() or short <= 0:
+        return abs(short)
+    shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
+    chosen[shortest] = lengths[shortest] < 2 * short
+    return abs(wanted - int(lengths.sum(where=chosen)))
+
+
+def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """As `_nearest`, but decides records longer than CLOSE * wanted first, longest first. Each keeps its state in
+    `chosen` if shorter records can still fill the rest; else its state changes. Then short records are chosen again.
+
+    The possible sums of long records are a bit set of at most SUMS units; a length is rounded up to whole units.
+    """
+    is_long = lengths > CLOSE * wanted
+    left_out = np.flatnonzero(is_long & ~chosen & (lengths <= wanted))[:MOST_LONG]
+    undecided = np.concatenate([np.flatnonzero(is_long & chosen), left_out])
+    undecided = undecided[np.argsort(lengths[undecided], kind="stable")]
+    unit = -(-wanted // SUMS)
+    sizes, left = (-(-lengths[undecided] // unit)).tolist(), wanted // unit
+    filled = int(lengths.sum(where=~is_long)) // unit
+    sums = [1]
+    for size in sizes:
+        sums.append((sums[-1] | sums[-1] << size) & (1 << left + 1) - 1)
+    left = min(left, sums[-1].bit_length() - 1 + filled)
+
+    def can_be_filled(left: int, number: int) -> bool:
+        """Whether the first `number` long records can sum to `left` with short ones, which fill up to `filled`."""
+        least = max(0, left - filled)
+        return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
+
+    out, budget = np.zeros(len(lengths), bool), wanted
+    for number, record in reversed(list(enumerate(undecided.tolist()))):
+        out[record] = can_be_filled(left - sizes[number], number) and (
+            bool(chosen[record]) or not can_be_filled(left, number)
+        )
+        left -= sizes[number] * int(out[record])
+        budget -= int(lengths[record]) * int(out[record])
+    others = np.flatnonzero(~is_long)
+    out[others[first_fit(lengths[others], budget)]] = True
+    return out
 
 
 def _weights(

@@ -131,8 +131,8 @@ def windows_of(
             jumps.append(at)
     edges = []
     for low, high in pairwise([*jumps, 1.0]):
-        number = max(1, round((high - low) / share))
-        edges.append(low + (high - low) * np.arange(1, number + 1) / number)
+        windows = max(1, round((high - low) / share))
+        edges.append(low + (high - low) * np.arange(1, windows + 1) / windows)
     number = np.empty(len(sizes), np.int64)
     number[order] = np.searchsorted(np.concatenate(edges)[:-1], _middles(sizes[order]), side="right")
     # An empty window is none.

@@ -259,7 +259,7 @@ def _repeats_reads(settings: Settings) -> tuple[str, ...]:
 
 REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
-    version=5,
+    version=4,
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,
