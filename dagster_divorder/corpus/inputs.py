@@ -76,8 +76,15 @@ class Block:
 
     def lines(self, low: int, high: int) -> Block:
         """Lines or rows [low, high), without what follows the block."""
-        arrays = (self.starts, self.ids, self.sizes, self.blank, self.long)
-        return Block(self.content[low:high], *(array[low:high] for array in arrays))
+        own = slice(low, high)
+        return Block(
+            self.content[own],
+            self.starts[own],
+            self.ids[own],
+            self.sizes[own],
+            self.blank[own],
+            self.long[own],
+        )
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -91,7 +98,8 @@ def joined(blocks: Sequence[Block]) -> Block:
         *((each.starts, each.ids, each.sizes, each.blank, each.long) for each in blocks), strict=True
     )
     content = list(chain(*contents)) if isinstance(contents[0], list) else pa.concat_batches(contents)
-    return Block(content, *map(np.concatenate, arrays))
+    starts, ids, sizes, blank, long = map(np.concatenate, arrays)
+    return Block(content, starts, ids, sizes, blank, long)
 
 
 def kind_of(path: Source) -> Kind | None:
