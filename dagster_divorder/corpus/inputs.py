@@ -77,7 +77,8 @@ class Block:
     def lines(self, low: int, high: int) -> Block:
         """Lines or rows [low, high), without what follows the block."""
         arrays = (self.starts, self.ids, self.sizes, self.blank, self.long)
-        return Block(self.content[low:high], *(array[low:high] for array in arrays))
+        starts, ids, sizes, blank, long = (array[low:high] for array in arrays)
+        return Block(self.content[low:high], starts, ids, sizes, blank, long)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -91,7 +92,8 @@ def joined(blocks: Sequence[Block]) -> Block:
         *((each.starts, each.ids, each.sizes, each.blank, each.long) for each in blocks), strict=True
     )
     content = list(chain(*contents)) if isinstance(contents[0], list) else pa.concat_batches(contents)
-    return Block(content, *map(np.concatenate, arrays))
+    starts, ids, sizes, blank, long = map(np.concatenate, arrays)
+    return Block(content, starts, ids, sizes, blank, long)
 
 
 def kind_of(path: Source) -> Kind | None:
