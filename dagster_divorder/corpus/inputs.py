@@ -76,15 +76,9 @@ class Block:
 
     def lines(self, low: int, high: int) -> Block:
         """Lines or rows [low, high), without what follows the block."""
-        own = slice(low, high)
-        return Block(
-            self.content[own],
-            self.starts[own],
-            self.ids[own],
-            self.sizes[own],
-            self.blank[own],
-            self.long[own],
-        )
+        arrays = (self.starts, self.ids, self.sizes, self.blank, self.long)
+        starts, ids, sizes, blank, long = (array[low:high] for array in arrays)
+        return Block(self.content[low:high], starts, ids, sizes, blank, long)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
