@@ -141,7 +141,7 @@ def refuse_removed(given: Mapping[str, Any]) -> None:
             problems.append(removed_setting(name))
             if name == "mixing.trait" and not isinstance(value, str) and isinstance(value, Sequence):
                 problems.append(
-                    f"{name} = {value!r} is no longer possible: it is one trait; write pairs of values as a field"
+                    f"{name} = {value!r} is no longer possible: it is one trait, so write pairs of values as a field"
                 )
             values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             problems += [

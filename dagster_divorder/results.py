@@ -26,9 +26,9 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_at, store_of
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.local import store_at, store_of
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt

@@ -18,7 +18,7 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure import set_diversity
 from dagster_divorder.stages.measure.set_diversity import load_groups
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 

@@ -95,7 +95,7 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
                 "DIVORDER_ORDER__STRATEGY": "block_shuffle",
                 "DIVORDER_ORDER__OPTIONS__BLOCK_STRATEGY": "block_shuffle",
             },
-            ["order.options", "block_strategy is 'block_shuffle'", "expected one of"],
+            ["order.options", "block_strategy is 'block_shuffle'", "expected 'balanced', "],
         ),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
@@ -194,11 +194,11 @@ def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
 
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:
-    options = {"block_strategy": "f2", "f2_lambda": 3, "within_cluster": "original"}
+    options = {"block_strategy": "f2", "within_cluster": "original"}
     settings = Settings(
         order={"strategy": "block_shuffle", "options": options}, sequence={"strategy": "round_robin"}
     )
-    assert settings.strategy_options("block_shuffle") == {"block_strategy": "f2", "f2_lambda": 3.0}
+    assert settings.strategy_options("block_shuffle") == {"block_strategy": "f2"}
     assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
     assert settings.strategy_options("within_shard") == {"shards": 64}
     assert settings.strategy_options("balanced") == {}

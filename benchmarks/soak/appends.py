@@ -124,7 +124,7 @@ def soak(folder: Path, corpus: Path, random_: random.Random, options: argparse.N
     import dagster as dg
 
     from dagster_divorder.settings import load_settings
-    from dagster_divorder.store.local import store_of
+    from dagster_divorder.store.connect import store_of
 
     appends, count = options.appends, options.lines
     kill_after = appends // options.kills if options.kills else appends + 1
@@ -174,7 +174,8 @@ def compare_with_a_fresh_store(folder: Path) -> None:
     """A fresh store with the same fits comes to the same output."""
     from dagster_divorder import load_settings, run_all
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.store.local import LocalStore, store_of
+    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.local import LocalStore
     from dagster_divorder.store.state import State, changing, load_state
 
     settings = load_settings()

@@ -96,7 +96,7 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.local import store_of
+    from dagster_divorder.store.connect import store_of
 
     store = store_of(settings.store)
     with store.lock(on_wait=STANDARD_ERROR.note):

@@ -17,7 +17,7 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings.sections import FitName
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
 

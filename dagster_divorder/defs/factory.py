@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages import EVIDENCE, GRAPH
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 
 EXPLORED = tuple(stage for stage in EVIDENCE if stage != "training_evidence")

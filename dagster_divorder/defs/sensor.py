@@ -21,7 +21,7 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sources import identity
 from dagster_divorder.store.state import load_state

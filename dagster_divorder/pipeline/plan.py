@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.published import refusal_ahead
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.write.curated import refuse_foreign_files
 

@@ -26,10 +26,10 @@ from dagster_divorder.pipeline.published import publish
 from dagster_divorder.pipeline.stage import Check, Finding, Stage
 from dagster_divorder.settings import Settings, refuse_overlap
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
-from dagster_divorder.store.local import store_of
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View

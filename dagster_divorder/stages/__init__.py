@@ -14,7 +14,7 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Receipts, Run, run_graph
 from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import Receipt
 
 MODULES = {

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.errors import InputError, StoreBusyError
-from dagster_divorder.settings.places import checked_url, is_url
-from dagster_divorder.settings.sections import Store as StoreSettings
+from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.base import LOCK_FILE, STATE, Store
 from dagster_divorder.store.disk import explaining_full_disk
 from dagster_divorder.store.folder import TEMPORARY, Data, LocalFolder, temporary_name
@@ -113,21 +111,3 @@ class LocalStore(Store):
 def write_atomically(target: Path, data: Data) -> None:
     """Write a local file whole or not at all; raises StoreError as `LocalFolder.write`."""
     LocalFolder(target.parent).write({target.name: data})
-
-
-def store_at(place: str | os.PathLike[str]) -> Store:
-    """The store at a folder or a URL, not yet opened."""
-    if not is_url(os.fspath(place)):
-        return LocalStore(place)
-    from dagster_divorder.store.objects import ObjectStore
-
-    try:
-        url = checked_url(os.fspath(place))
-    except ValueError as error:
-        raise InputError(f"this URL cannot hold a store: {error}") from None
-    return ObjectStore(url)
-
-
-def store_of(settings: StoreSettings) -> Store:
-    """The store of these settings, not yet opened."""
-    return store_at(settings.path)

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import load_settings
-from dagster_divorder.store.local import store_of
+from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.manifests import export_manifest_file
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl

@@ -1,14 +1,17 @@
 """Trait codes: one small whole number a record for each trait that an order balances.
 
-Numbers are cut into quantile bins (length, a quality score, a year), as in the length histogram of Don't Shuffle,
-Optimize; other values are categories (cluster, source, language, a flag). In both, "missing" is a value too.
+Numbers are cut into quantile bins (length, a quality score, a year); other values are categories (cluster, source,
+language, a flag). In both, "missing" is a value too.
 
 Letters: N records, J trait values. Codes are int32 (N,) in [0, J).
 Guarantee: codes depend on the column's values alone, not on the order or the chunking of the records.
 Cost: numbers O(N log N) for the edges (one sort), O(N log J) for the codes; categories O(N).
+Source: the length histogram of Don't Shuffle, Optimize (quantile bins over documents, not over tokens).
 Known weakness: appended data changes the ranks of categories, and so their codes; bins stay while `edges` are pinned.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,7 @@ from dagster_divorder.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Edges = NDArray[np.float64]
+Edges = NDArray[Any]
 
 MAX_CATEGORIES = 1000
 """A column with more distinct whole numbers is not a category."""
@@ -80,14 +83,14 @@ class ManyCodes:
 
 
 def quantile_edges(values: ArrayLike, bins: int) -> Edges:
-    """Inner edges, float64 (<= bins - 1,), strictly rising, that cut (N,) numbers into equally full bins.
+    """Inner edges (<= bins - 1,), `_unrounded` and strictly rising, that cut (N,) numbers into equally full bins.
 
     Edge b is the value at rank b N / bins, so if no value repeats, the bins' sizes differ by at most 1. Equal edges
     become one, and an edge at the minimum is dropped, so no bin is empty. NaN is ignored.
     """
     if bins < 1:
         raise InputError(f"bins is {bins}; expected 1 or more")
-    numbers = np.asarray(values, np.float64)
+    numbers = _unrounded(values)
     numbers = np.sort(numbers[~np.isnan(numbers)])
     if numbers.size == 0:
         return np.zeros(0)
@@ -97,10 +100,17 @@ def quantile_edges(values: ArrayLike, bins: int) -> Edges:
 
 def bin_codes(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int32]:
     """Bin of each number, int32 (N,): b where edges[b-1] <= value < edges[b]; NaN has len(edges) + 1."""
-    numbers, cuts = np.asarray(values, np.float64), np.asarray(edges, np.float64)
+    numbers, cuts = _unrounded(values), _unrounded(edges)
     codes = np.searchsorted(cuts, numbers, side="right").astype(np.int32)
     codes[np.isnan(numbers)] = len(cuts) + 1
     return codes
+
+
+def _unrounded(values: ArrayLike) -> NDArray[Any]:
+    """Numbers as float64; whole numbers unchanged if float64 would round them."""
+    numbers = np.asarray(values)
+    floats = numbers.astype(np.float64, copy=False)
+    return numbers if numbers.dtype.kind in "iu" and np.abs(floats).max(initial=0) >= 1 << 53 else floats
 
 
 def category_codes(
@@ -118,15 +128,14 @@ def category_codes(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if max_values < 1:
+        raise InputError(f"max_values is {max_values}; expected 1 or more")
     column = _plain(values)
     # large_string stays: a chunk may be too big for the 32-bit offsets of string.
     text = column if pa.types.is_large_string(column.type) else column.cast(pa.string())
     parts = text.dictionary_encode().unify_dictionaries().chunks
     distinct = parts[0].dictionary if parts else pa.array([], pa.string())
-    missing = plain_array(np.array([len(distinct)], np.int32))[0]
-    index = np.concatenate(
-        [np.zeros(0, np.int32), *(np.from_dlpack(pc.coalesce(part.indices, missing)) for part in parts)]
-    )
+    index = _filled([part.indices for part in parts], np.int32(len(distinct)))
     counts = np.bincount(index, minlength=len(distinct) + 1)
     n_missing = counts[-1]
     present = len(index) - int(n_missing)
@@ -151,6 +160,16 @@ def category_codes(
     return Codes(code_of[index], tuple(names))
 
 
+def _filled(parts: "Sequence[pa.Array]", null: np.number[Any]) -> NDArray[Any]:
+    """Chunks of numbers as one array of the type of `null`, which replaces nulls."""
+    import pyarrow.compute as pc
+
+    fill = plain_array(np.array([null]))[0]
+    return np.concatenate(
+        [np.zeros(0, null.dtype), *(np.from_dlpack(pc.coalesce(part, fill)) for part in parts)]
+    )
+
+
 def column_codes(
     values: "ArrayLike | pa.Array | pa.ChunkedArray",
     *,
@@ -169,21 +188,22 @@ def column_codes(
             balanced column hardly repeat.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     column, types = _plain(values), pa.types
     kind = column.type
     if is_number(kind):
-        nothing = plain_array(np.array([np.nan]))[0]
-        chunks = column.cast("double", safe=False).chunks
-        numbers = np.concatenate(
-            [np.zeros(0), *(np.from_dlpack(pc.coalesce(part, nothing)) for part in chunks)]
-        )
-        cuts = quantile_edges(numbers, bins) if edges is None else np.asarray(edges, np.float64)
+        numbers = _filled(column.cast("double", safe=False).chunks, np.float64(np.nan))
+        missing = np.isnan(numbers)
+        for whole in () if types.is_floating(kind) else (np.uint64, np.int64):
+            with suppress(pa.ArrowInvalid):
+                numbers = _filled(column.cast(pa.from_numpy_dtype(whole)).chunks, whole(0))
+        cuts = quantile_edges(numbers[~missing], bins) if edges is None else _unrounded(edges)
         if edges is None and not cuts.size and bins > 1:
             # A rare value among equal ones, such as a label of 1 among zeros, is cut off.
-            cuts = np.unique(numbers[~np.isnan(numbers)])[1:2]
-        return Codes(bin_codes(numbers, cuts), _bin_names(cuts, types.is_integer(kind)), cuts)
+            cuts = np.unique(numbers[~missing])[1:2]
+        codes = bin_codes(numbers, cuts)
+        codes[missing] = len(cuts) + 1
+        return Codes(codes, _bin_names(cuts, types.is_integer(kind) or cuts.dtype.kind in "iu"), cuts)
     if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(
             f"{name} holds {kind}; a trait is made of numbers, text or booleans: convert it to one of these"
