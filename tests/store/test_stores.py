@@ -14,9 +14,9 @@ from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store import folders
 from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, Store
+from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_state
 from tests.store.remote import OBJECTS, put
