@@ -176,6 +176,7 @@ def test_what_exceeds_the_memory_is_written_with_less(tmp_path: Path) -> None:
         mock.patch.object(permute_module, "BUCKET_BYTES", 1 << 20),
         mock.patch.object(rows_module, "BLOCK_BYTES", 1 << 19),
     ):
+        rows_of([30]).gather()  # loads numba
         tracemalloc.start()
         rows.stage(Unwritten(tmp_path), {"": (0, len(rows))}, read)  # type: ignore[arg-type]
         _, peak = tracemalloc.get_traced_memory()
