@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -91,8 +90,6 @@ def test_the_code_about_tables_runs(
     (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", PAGE)
     title = capsys.readouterr().out.splitlines()[0]
     assert re.sub(r"^[\d,]+ rows", "", title) == shown[1]
-
-    assert pd.Series(table["difficulty"].to_numpy()[names["along"]]).corr(pd.Series(range(len(table)))) > 0.85
 
 
 @pytest.mark.slow

@@ -229,7 +229,7 @@ def test_a_run_names_the_setting(tmp_path: Path, sound: Path, divorder: Callable
     (tmp_path / "in/docs.jsonl").write_bytes(b"\n".join(SOUND))
     outcome = divorder(f'model.base = "{sound / WEIGHTS}"')
     assert outcome.status == 1
-    assert f"model.base is '{sound / WEIGHTS}', which is a file; expected the folder" in outcome.error
+    assert f"model.base is '{sound / WEIGHTS}': it is a file; expected the folder" in outcome.error
     folder = tmp_path / "model"
     not_finite = matrices(lambda table: np.concatenate([table[:1] * np.nan, table[1:]]))
     for fault, said in (

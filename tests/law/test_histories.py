@@ -32,18 +32,3 @@ def test_nothing_is_lost_in_any_history(histories: ModuleType, tmp_path: Path) -
         except Exception as error:
             raise AssertionError(f"history {number}; python {PATH} --first {number} --histories 1") from error
     assert runs >= 6 * examples(3)
-
-
-def test_every_token_and_label_of_conversations_is_that_of_a_slow_reference(
-    histories: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(PATH.parent))
-    chats = importlib.import_module("chats")
-    for number in range(1, 1 + examples(2)):
-        try:
-            histories.walk(number, tmp_path, chats.Chats)
-        except Exception as error:
-            script = PATH.with_name("chats.py")
-            raise AssertionError(
-                f"history {number}; python {script} --first {number} --histories 1"
-            ) from error

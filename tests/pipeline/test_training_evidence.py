@@ -271,7 +271,7 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         (("curated", "curated"), "named twice"),
         ((), "expected an order besides random_sequences"),
         (("random_sequences",), "expected an order besides random_sequences"),
-        (("curated/saw",), "'saw' is a schedule of a score"),
+        (("curated/fold",), "'fold' is a schedule of a score"),
         (
             ("saw_balanced",),
             r'"saw_balanced" is no longer possible: set curriculum.score and curriculum.shape',
