@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dagster_divorder.core.order import Items, order
 from dagster_divorder.core.packing import pack
-from dagster_divorder.core.packing.counts import sequence_counts
+from dagster_divorder.core.packing.coordinates import sequence_counts
 from dagster_divorder.core.packing.pieces import PackedSequences, Pieces
 from dagster_divorder.tables.ordering import order as order_rows
 from dagster_divorder.view.drawing import COLOURS
