@@ -96,4 +96,5 @@ BIN_EDGES = PinnedFit(
     compute=_fit_bin_edges,
     refit="bins",
     drift=_bin_edges_drift,
+    tentative="a field holds numbers for the first time",
 )
