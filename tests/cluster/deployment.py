@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import yaml
 
+from tests.cluster.weed import free_ports
 from tests.ui.dagster_dev import READY_SECONDS, ROOT, DagsterDev, until
 
 DEPLOY = ROOT / "deploy"
@@ -26,17 +27,6 @@ SERVICES = ("postgres:5432", "s3:8333", "ray-head:6379", "code:4000", "webserver
 """Whom others reach, as the compose file names them."""
 MOST_RESTARTS = 4
 PARTS_OF_THE_STORE = ("master", "filer", "volume", "admin")
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens at, nor at 10,000 more, which the object store takes too."""
-    found: set[int] = set()
-    while len(found) < number:
-        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError, OverflowError):
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", one.getsockname()[1] + 10_000))
-            found.add(one.getsockname()[1])
-    return sorted(found)
 
 
 class Deployment(DagsterDev):
