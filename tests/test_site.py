@@ -72,6 +72,15 @@ def test_every_page_is_in_the_contents() -> None:
     assert sorted(map(name, entries)) == sorted(name(page.with_suffix("")) for page in sources)
 
 
+def test_pages_that_the_code_names_are_there() -> None:
+    sources = [*(ROOT / "dagster_divorder").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "Makefile"]
+    named = {
+        page: source for source in sources for page in re.findall(r"\bdocs/[\w/-]+\.md", source.read_text())
+    }
+    assert named
+    assert {page: name(source) for page, source in named.items() if not (ROOT / page).is_file()} == {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     for path, anchor in re.findall(

@@ -84,6 +84,7 @@ class BalancedSampler(Sampler[int]):
             **{name: _text(value) for name, value in arguments.items()},
         }
         """Part of a state, so that another sampler can name the arguments that differ."""
+        # The 1 stands for the passes that earlier versions put into a plan: their states stay valid.
         decided = repr((self.batch, 1)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0

@@ -11,7 +11,7 @@ An item a is a row of amounts c_j, with l_g their sum in group g. With r_j the a
 
 Guarantee: each item goes out once, before 8 C later ones; the same items and seed give the same order, in whatever
 parts they come. Arithmetic is float64, in one thread. Cost: O(J + C E) an item. Known weakness: a stretch of one value
-that is longer than the buffer. Measurements: docs/decisions/balanced-buffer.md. Twin: tests/twins/balanced_buffer.py.
+that is longer than the buffer. Measurements: docs/decisions/tables.md. Twin: tests/twins/balanced_buffer.py.
 """
 
 from collections import namedtuple

@@ -10,7 +10,7 @@ In an order of several stretches (`core.measure.windows`), the shuffles move seq
 compared with the mix of their stretch. What differs between stretches is not drift.
 
 Guarantee: the same bytes for the same features and seed. Fewer than 1 % of random orders drift in any feature
-(docs/decisions/stationarity.md).
+(docs/decisions/measures.md).
 Cost: O(R x entries of a feature) time; one feature at a time in memory.
 Known weakness: drift inside a tenth that evens out in every batch is not detected, nor is drift in a feature that is
 not tested. Drift inside stretches that is small compared with what differs between them shows only in batches.

@@ -25,7 +25,7 @@ deviation stops growing once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
 Source: the objective is f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney
 2021; GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965.
-Measurements: docs/decisions/ordering-documents.md and ordering-sequences.md.
+Measurements: docs/decisions/ordering.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.
 """
 

@@ -13,7 +13,7 @@ square roots of tokens: the longest documents dominate tokens, and no order even
 Guarantee: integer counts, exact to 2**62 tokens. Group 0 is the first trait in tokens. A document without tokens has a
 stored 0 there, which keeps its label.
 Cost: O(N (traits + log N)) time; 8 bytes an entry, 16 if a document exceeds 2**31 tokens. No loop over documents.
-Source: measurements in docs/decisions/ordering-documents.md.
+Source: measurements in docs/decisions/ordering.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Order = NDArray[np.int64]
 
 NORM_BINS, NORM_WEIGHT = 64, 0.2
 """Quantile bins of the rows' norms, and their group's weight over the heaviest group's. Without the group, sequences of
-one cluster drift to the end (docs/decisions/ordering-sequences.md)."""
+one cluster drift to the end (docs/decisions/ordering.md)."""
 
 AT_ONCE = 1 << 16
 """Rows that are summed or shifted at once; this avoids a second copy in float64."""

@@ -10,7 +10,7 @@ Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine
 on the vector and the map, not on the batch or the number of threads.
 Cost: `fit` O(n^2 C) and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a document.
 Source: McInnes, Healy and Melville 2018 (umap-learn). Known weakness: distances between groups and their sizes mean
-little. Measurements: docs/decisions/cluster-map.md.
+little. Measurements: docs/decisions/clusters.md.
 """
 
 import warnings

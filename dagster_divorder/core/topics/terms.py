@@ -15,7 +15,7 @@ Asian characters are counted in pairs. Hiragana and markup are left out.
 Cost: 0.1 s a megabyte at most; memory as the texts.
 Sources: Grootendorst 2022 (BERTopic, class-based TF-IDF); Church and Gale 1995 (content words come in bursts); Zipf
 1935 (frequent words are short). Known weakness: words are not stemmed; the names of frequent authors who sign their
-texts are characteristic too. Measurements: docs/decisions/cluster-names.md.
+texts are characteristic too. Measurements: docs/decisions/clusters.md.
 """
 
 from __future__ import annotations

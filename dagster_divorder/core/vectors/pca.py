@@ -6,7 +6,7 @@ not on the batch or the number of threads.
 Cost: fit O(n D^2 + D^3) on one thread and 8 (n D + D^2) bytes; project O(N D C), half as fast as a matrix product.
 Sources: Pearson 1901, Hotelling 1933; scikit-learn's PCA by the eigenvectors of the covariance, signs set so that the
 largest entry of each axis is positive. Known weakness: directions of large variance do not always separate clusters.
-Measurements: docs/decisions/spaces.md.
+Measurements: docs/decisions/base-model.md.
 """
 
 from concurrent.futures import ThreadPoolExecutor

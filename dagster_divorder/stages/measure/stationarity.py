@@ -7,7 +7,7 @@ The sample consists of whole batches, evenly spaced along the order, of at most 
 twenty batches. It leaves out a partial last sequence. Mixes and means use the tokens that shares
 are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
 needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
-Cost: bounded, except for one pass over the files with the documents; docs/decisions/stationarity.md has times.
+Cost: bounded, except for one pass over the files with the documents; docs/decisions/measures.md has times.
 Memory: 2 bytes a token, the word counts, and S x D of one kind of vectors. Two features are in memory at a time: one is
 prepared while the one before is compared with its shuffles.
 """

@@ -2,7 +2,7 @@
 
 The spaces are `Embedding.compared`: shallow and deep; or, with `embedding.path`, external and one of the two.
 `embedding.kind = "auto"` takes the one that the rule of Diversity-Ordered Training names. The result is a pinned fit,
-so an append does not change the space. Measured: docs/decisions/ari-comparison.md.
+so an append does not change the space. Measured: docs/decisions/clusters.md.
 """
 
 from __future__ import annotations
