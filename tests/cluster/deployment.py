@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import yaml
 
-from tests.cluster.weed import free_ports
+from tests.cluster.weed import die_with_parent, free_ports
 from tests.ui.dagster_dev import READY_SECONDS, ROOT, DagsterDev, until
 
 DEPLOY = ROOT / "deploy"
@@ -90,6 +90,7 @@ class Deployment(DagsterDev):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
 
     def __enter__(self) -> Deployment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import signal
@@ -23,6 +24,8 @@ from tests.cluster.proxy import Proxy
 BUCKET = "divorder"
 KEY, SECRET = "key-of-the-tests", "secret-of-the-tests"
 _READY_SECONDS = 60
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 def free_ports(number: int) -> list[int]:
@@ -34,6 +37,12 @@ def free_ports(number: int) -> list[int]:
             other.bind(("127.0.0.1", one.getsockname()[1] + 10_000))
             found.add(one.getsockname()[1])
     return sorted(found)
+
+
+def die_with_parent() -> None:
+    """`preexec_fn` of a process that is killed as soon as the process that starts it ends, however that one ends."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Weed:
@@ -57,7 +66,13 @@ class Weed:
         environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         with open(self.folder.parent / "weed.log", "ab") as log:
             self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+                command,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         end = time.monotonic() + _READY_SECONDS
         while not self._has_bucket():
