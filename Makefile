@@ -77,7 +77,7 @@ test: .venv/.trainers ## run the tests, on all cores: a quarter of an hour on tw
 test-fast: .venv/.trainers ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
 	@$(PYTEST) 'not slow and not cluster' --hypothesis-profile quick
 
-test-long: .venv/.trainers ## run all tests with ten times as many examples of histories, settings, kills and numbers; for a night
+test-long: .venv/.trainers ## run all tests with twenty times as many examples of histories, settings, kills and numbers; for a night
 	@$(PYTEST) 'not cluster' --hypothesis-profile long
 
 .venv/.cluster: .venv/.installed

@@ -56,18 +56,18 @@ gc.disable()
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-USUAL = 40
+NOMINAL = 40
 # Without a deadline: a machine that is busy otherwise is no failure.
-hypothesis.settings.register_profile("usual", max_examples=USUAL, deadline=None)
-hypothesis.settings.register_profile("quick", max_examples=USUAL // 4, deadline=None)
-hypothesis.settings.register_profile("long", max_examples=10 * USUAL, deadline=None)
+hypothesis.settings.register_profile("usual", max_examples=NOMINAL // 2, deadline=None)
+hypothesis.settings.register_profile("quick", max_examples=NOMINAL // 4, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=10 * NOMINAL, deadline=None)
 hypothesis.settings.load_profile("usual")
 
 
-def examples(usual: int) -> int:
-    """How many examples of a property: the usual number, a quarter of it in `make test-fast`, and ten times as many in
-    `make test-long`."""
-    return usual * hypothesis.settings().max_examples // USUAL
+def examples(nominal: int) -> int:
+    """How many examples of a property: half of the nominal number, a quarter of it in `make test-fast`, and ten times
+    as many in `make test-long`."""
+    return max(1, nominal * hypothesis.settings().max_examples // NOMINAL)
 
 
 def is_long() -> bool:
