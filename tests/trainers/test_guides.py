@@ -65,9 +65,7 @@ def test_the_lines_are_those_that_verify_prints(page: str) -> None:
 @EVERY_PAGE
 def test_the_figures_are_those_of_the_models(page: str) -> None:
     text, trainer = sections(page)["Without them"], TRAINERS[TRAINER_OF_PAGE[page]]
-    said = re.search(
-        r"kept of 125 on (1, 2, 4) ranks: (.*) by default;\n(.*) with", text
-    )
+    said = re.search(r"kept of 125 on (1, 2, 4) ranks: (.*) by default;\n(.*) with", text)
     assert said
     ranks, default, best = ([int(number) for number in part.split(", ")] for part in said.groups())
     shape = Shape(sequences=2000, sequence_length=64, batch=16)
