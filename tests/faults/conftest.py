@@ -70,8 +70,8 @@ def output_of(config: Path) -> dict[str, Any]:
         manifest["files"] = {name.replace(tag, "TAG"): entry for name, entry in manifest["files"].items()}
         found[f"_{folder.name}/manifest.json"] = manifest
     meta = orjson.loads(found["curated_meta.json"])
-    # The key, which is part of the name of the ids, hashes the output's path; each store has an id of its own.
-    for name in ("seconds", "delta", "key", "ids", "store", "check", "date", "time"):
+    # The key hashes the output's path; each store has an id of its own.
+    for name in ("key", "store", "check", "date"):
         del meta[name]
     meta["input"]["files"] = [Path(path).name for path in meta["input"]["files"]]
     return {**found, "curated_meta.json": meta}

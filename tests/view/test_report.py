@@ -37,7 +37,7 @@ HOSTILE = (
 
 
 def a_page(*made: Section, title: str = "How it was ordered") -> bytes:
-    run = sections.last_run([], {HOSTILE: HOSTILE}, dict.fromkeys(DELTA, 0), {})
+    run = sections.last_run([], {HOSTILE: HOSTILE}, {})
     return page(
         [*made, run],
         title=title,
@@ -46,9 +46,6 @@ def a_page(*made: Section, title: str = "How it was ordered") -> bytes:
         head="",
         footer=["end"],
     )
-
-
-DELTA = ("new_documents", "reused_documents", "dropped_documents")
 
 
 def body(section: Section) -> str:

@@ -27,10 +27,9 @@ from dagster_divorder.write.curated import (
 )
 
 ABOUT: dict[str, Any] = {
-    "meta_version": 2,
+    "meta_version": 3,
     "key": "0" * 32,
-    "ids": "stages/curated_output/0/ids.0.safetensors",
-    "delta": {"new_documents": 1, "reused_documents": 0, "dropped_documents": 0},
+    "counts": {"records": 1, "documents": 1},
 }
 
 

@@ -21,7 +21,6 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import ORDERS, record_plan
@@ -43,7 +42,6 @@ from dagster_divorder.settings import Output, Settings
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.heldout_copies import (
     heldout_reads,
@@ -56,15 +54,12 @@ from dagster_divorder.stages.mix.subset_selection import left_out, selection_rea
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
 from dagster_divorder.stages.output.exports import plan_fingerprint
-from dagster_divorder.stages.topics.cluster_names import load_names
-from dagster_divorder.stages.topics.clusters import cluster_sizes
-from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
-from dagster_divorder.store.arrays import compact, pack, pack_parquet, row_array, unpack
+from dagster_divorder.stages.topics.components import space_reads
+from dagster_divorder.store.arrays import compact, pack_parquet, row_array
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.ids import places, to_bytes
+from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View
 from dagster_divorder.write.curated import RECORDS, OutputFolder, tidy
 from dagster_divorder.write.permute import (
     EXTENDED_SHARD_BYTES,
@@ -75,7 +70,7 @@ from dagster_divorder.write.permute import (
 )
 from dagster_divorder.write.records import WriteRecords, permuted_records, stored, written
 
-META_VERSION = 2
+META_VERSION = 3
 MEMORY_BYTES = 256 << 20
 """Maximum bytes of records that are ordered in memory."""
 OUTPUT_SHARD_BYTES = 2 << 30
@@ -86,7 +81,6 @@ WORKERS_FROM_BYTES = 1 << 30
 ROW_GROUP = 1 << 20
 """Rows per row group in Parquet files of numbers."""
 PICTURE = "ordering_comparison.png"
-SIMILARITY_SAMPLE = 5_000
 PACKED = (
     "sequences",
     "last_sequence_tokens",
@@ -94,8 +88,6 @@ PACKED = (
     "cut_documents",
     "documents_per_sequence",
     "clusters_per_sequence",
-)
-LEFT_OUT = (
     "left_out_documents",
     "too_long_documents",
     "too_long_tokens_left_out",
@@ -135,25 +127,16 @@ def load_manifest(run: Run) -> dict[str, Any]:
 
 
 def _write_curated_output(run: Run) -> Made:
-    """Write the output. The store keeps the ids of its documents and the hashes of its files."""
-    key, view, folder = CURATED_OUTPUT.key(run), run.view, run.settings.output.path
-    ids = run.records.text_ids(view.fragments)[run.are_first]
-    # Stored before the manifest that names it, so that a run killed in between leaves no dangling name.
-    file = run.store.put_hashed(f"stages/curated_output/{key}", "ids", pack({"ids": ids}), "safetensors")
-    # The ids take 16 bytes a document, so they are read again when needed.
-    del ids
-    # Includes a manifest that a killed run was replacing: the delta is counted from that output.
-    before = read_manifest(folder, replaced=True)
+    """Write the output. The store keeps the hashes of its files."""
+    key, folder = CURATED_OUTPUT.key(run), run.settings.output.path
     fingerprint = plan_fingerprint(run)
     # In Dagster also where the exports were refused.
     refuse_to_reorder(run, fingerprint)
     record_plan(run, fingerprint, {str(folder): key})
-    manifest = _write(run, key, file, before)
+    files = _write(run, key)["files"]
     run.observed["written"] = True
-    files = manifest["files"]
     figures = {
-        **manifest["delta"],
-        "records": len(view),
+        "records": len(run.view),
         "written": False,
         "folder": str(folder),
         "files": files,
@@ -161,8 +144,7 @@ def _write_curated_output(run: Run) -> Made:
     }
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
-    stored_files = {"ids": File(run.store.read_verified(file), "safetensors"), "hashes": File(hashes, "json")}
-    return Made(stored_files, {"files": list(files), "plan": fingerprint}, figures)
+    return Made({"hashes": File(hashes, "json")}, {"files": list(files), "plan": fingerprint}, figures)
 
 
 def _lacks_output(run: Run, key: str) -> str | None:
@@ -187,8 +169,8 @@ def _publish_output(run: Run, receipt: Receipt) -> None:
     }
 
 
-def _write(run: Run, key: str, file: str, before: dict[str, Any] | None) -> dict[str, Any]:
-    """Write all files; returns the manifest. file: of the ids of the documents. before: the replaced manifest."""
+def _write(run: Run, key: str) -> dict[str, Any]:
+    """Write all files; returns the manifest."""
     import pyarrow.parquet as pq
 
     settings, view = run.settings, run.view
@@ -217,15 +199,11 @@ def _write(run: Run, key: str, file: str, before: dict[str, Any] | None) -> dict
             others["heldout_removed.jsonl"] = removed_lines(run, heldout)
         if settings.selects:
             others["left_out.parquet"] = pack_parquet(left_out(run), "zstd")
-        manifest = _manifest(run, view, key)
         if "plot" in settings.output.sidecars:
             others[PICTURE] = run.read("diversity_metrics", "picture")
         for name, data in others.items():
             output.stage(name, partial(_write_bytes, data))
-        # A killed run may have begun to write this same output: its delta is against the output before.
-        same = before is not None and before["key"] == key
-        delta = before["delta"] if before and same else _delta(run, _ids(run, file), before)
-        return output.commit(manifest | {"cosine_similarity": _similarity(run), "ids": file, "delta": delta})
+        return output.commit(_manifest(run, key))
 
 
 def _write_bytes(data: bytes, file: IO[bytes]) -> None:
@@ -274,95 +252,49 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     stage_extended(output, files, stage, content=content, note=run.progress.note)
 
 
-def _manifest(run: Run, view: View, key: str) -> dict[str, Any]:
-    settings, now = run.settings, time.localtime()
-    before = run.graph.needed(settings, *_curated_output_reads(settings))
-    stages = [stage for stage in before if run.graph[stage].asset]
-    figures = {stage: run.receipt(stage).figures for stage in stages}
-    raw_docs, model, packed = (figures[stage] for stage in ("raw_docs", "base_model", "packed_sequences"))
-    drift, packages = load_stationarity(run), {"python": platform.python_version()}
+def _manifest(run: Run, key: str) -> dict[str, Any]:
+    settings, facts, packages = (
+        run.settings,
+        run.receipt("raw_docs").facts,
+        {"python": platform.python_version()},
+    )
+    model, packed = run.receipt("base_model").figures, run.receipt("packed_sequences").figures
     for name in PACKAGES:
         # When `warm` runs, some are not installed yet.
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
     diversity = {}
     for name, measures in load_metrics(run).items():
-        prefix = {part: value for part, value in measures["prefix"].items() if part in ("mean", "worst")}
+        prefix = {part: measures["prefix"][part] for part in ("mean", "worst")}
         diversity[name] = {part: value for part, value in measures.items() if part != "curves"} | {
             "prefix": prefix
         }
     return {
         "meta_version": META_VERSION,
         "key": key,
-        "date": time.strftime("%Y-%m-%d", now),
-        "time": time.strftime("%H:%M:%S", now),
-        "input": {
-            "files": run.receipt("raw_docs").facts["files"],
-            "bytes": raw_docs["file_bytes"],
-            "kind": raw_docs["kind"],
-        },
+        "date": time.strftime("%Y-%m-%d"),
+        "input": {"files": facts["files"], "bytes": facts["file_bytes"], "kind": facts["kind"]},
         "counts": {
-            "records": len(view),
-            "documents": raw_docs["texts"],
-            "rejected_records": raw_docs["rejected_records"],
-            "partial_lines": raw_docs["partial_lines"],
+            "records": len(run.view),
+            "documents": facts["texts"],
+            "rejected_records": facts["rejected_records"],
+            "partial_lines": facts["partial_lines"],
         },
-        "tokens": figures["token_counts"]["tokens"],
+        "tokens": run.receipt("token_counts").figures["tokens"],
         "model": {
             name: model[name] for name in ("base", "vocabulary", "dim", "engine", "table", "tokenizer")
         },
-        "space": {"vectors": chosen_vectors(run).stage},
         "k": run.receipt("centroids").facts["k"],
-        "strategy": settings.order.strategy,
-        "frozen_tokens": settings.order.frozen_tokens or 0,
-        **({"append": settings.order.append} if settings.order.extends else {}),
-        "traits": settings.order.traits,
+        "order": settings.order.written,
         **({"mixing": load_mixing(run)} if settings.repeats else {}),
         "sequence": settings.sequence.model_dump(),
         "packing": {
             **settings.packing.model_dump(),
-            **{name: packed[name] for name in (*PACKED, *LEFT_OUT) if name in packed},
+            **{name: value for name, value in packed.items() if name in PACKED},
         },
         "seed": settings.seed,
         "diversity": diversity,
-        "stationarity": {
-            "sequences": drift.sequences,
-            "features": len(drift.features),
-            "stretches": drift.stretches,
-            "drifting": [feature.feature for feature in drift.drifting],
-        },
-        "cluster_names": load_names(run),
-        "cluster_sizes": cluster_sizes(run).tolist(),
-        "seconds": {stage: entry["seconds"] for stage, entry in figures.items()},
         "versions": packages,
-    }
-
-
-def _similarity(run: Run) -> dict[str, Any]:
-    """Pairwise cosine similarities of up to SIMILARITY_SAMPLE documents, by rising id."""
-    from dagster_divorder.core.vectors.similarity import cosine_statistics
-
-    rows = np.sort(records_by_text(run.records, run.view, SIMILARITY_SAMPLE))
-    return dict(cosine_statistics(load_space(run).rows(run.view, rows)))
-
-
-def _ids(run: Run, file: str) -> np.ndarray:
-    """The ids of the documents of an output, uint64 (n, 2)."""
-    return unpack(run.store.read_verified(file))["ids"]
-
-
-def _delta(run: Run, now: np.ndarray, before: dict[str, Any] | None) -> dict[str, int]:
-    """Counts of distinct documents, compared with the replaced output. now: ids, uint64 (n, 2).
-
-    The ids of the old output are stored separately, because fragments of its view may be removed.
-    """
-    name = (before or {}).get("ids")
-    old = _ids(run, name) if name and run.store.exists(name) else np.empty((0, 2), np.uint64)
-    reused = int((places(now, old) >= 0).sum())
-    return {
-        "new_documents": len(now) - reused,
-        "reused_documents": reused,
-        "dropped_documents": len(old) - reused,
     }
 
 

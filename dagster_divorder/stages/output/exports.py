@@ -55,8 +55,8 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file, read_manifest
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.trainers import TRAINERS, Trainer, rows_for_contiguous_ranks, trainer_named
-from dagster_divorder.trainers.replay import Shape, export_keys, replay
+from dagster_divorder.trainers import Trainer, rows_for_contiguous_ranks, trainer_named
+from dagster_divorder.trainers.replay import Shape, export_keys
 from dagster_divorder.write.curated import RECORDS, OutputFolder, refuse_strangers, tidy
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.megatron import MEGATRON
@@ -448,47 +448,6 @@ def _exports_are_whole(run: Run) -> Finding:
     return Finding(passed=True, text="Every file of every export is as it was written.")
 
 
-def _trainers_keep_the_order(run: Run) -> Finding:
-    """Replays the samplers of the trainers that read these exports, with their default and with their best
-    configuration (docs/decisions/trainers.md)."""
-    rows: list[dict[str, Any]] = []
-    unordered = []
-    for name in run.settings.exports.formats:
-        folder = _folder(run, name)
-        manifest = read_manifest(folder, EXPORT_MANIFEST)
-        if manifest is None:
-            return Finding(
-                passed=False,
-                text=f"{file_at(folder, EXPORT_MANIFEST)} is missing or incomplete.",
-                remedy="materialise exports again, which then writes this format",
-            )
-        shape, ordered = Shape.of(manifest, str(folder)), False
-        # If ranks read contiguous parts, their number is the one that the rows are laid out for.
-        ranks = shape.layout.get("world_size", 1)
-        for trainer in TRAINERS.values():
-            if name in trainer.formats:
-                replayed = replay(shape, trainer, world_size=ranks if trainer.parts else None)
-                ordered |= replayed.here.kept.in_order
-                of_trainer = {
-                    "format": name,
-                    "trainer": trainer.title,
-                    "by default": replayed.default.kept.text,
-                }
-                ranks_read = replayed.reading.world_size
-                rows.append(
-                    of_trainer | {"at its best": replayed.here.kept.text, "at so many ranks": ranks_read}
-                )
-        unordered += [] if ordered else [name]
-    text = (
-        f"No trainer reads {', '.join(unordered)} in the order of the plan."
-        if unordered
-        else "Every export can be read in the order of the plan: batch for batch, by the trainers below at their best. "
-        "Most shuffle by default; `divorder verify EXPORT --trainer NAME` has the lines for their configuration."
-    )
-    remedy = "name your trainer in exports.trainer, and its ranks in exports.world_size" if unordered else ""
-    return Finding(passed=not unordered, text=text, remedy=remedy, figures={"trainers": rows})
-
-
 EXPORTS = WholeCorpus(
     name="exports",
     version=3,
@@ -509,12 +468,6 @@ EXPORTS = WholeCorpus(
             description="Every file of every export has the sha256 that its manifest names.",
             check=_exports_are_whole,
             blocking=True,
-        ),
-        Check(
-            name="trainers_keep_the_order",
-            description="At least one trainer reads each export in the order of the plan, global batch for global "
-            "batch; a table lists all trainers that read it, by default and at their best.",
-            check=_trainers_keep_the_order,
         ),
     ),
 )

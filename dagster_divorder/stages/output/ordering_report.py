@@ -203,7 +203,6 @@ def _sections(
         sections.last_run(
             stages_table(rows).rows,
             _asked(settings),
-            manifest["delta"],
             {stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
         ),
     ]
@@ -264,7 +263,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=12,
+    version=13,
     description="A report to send to others: one HTML file beside the output. Comparison with shuffling, before and "
     "after, windows, drift, clusters, settings, and evidence. It opens in any browser, without a network.",
     reads=lambda settings: (

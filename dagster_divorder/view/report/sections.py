@@ -284,22 +284,14 @@ def _strips(trait: TraitAlong, what: str, heads: Sequence[str], documents: Seque
 def last_run(
     stages: Sequence[Mapping[str, str]],
     settings: Mapping[str, str],
-    delta: Mapping[str, int],
     missing: Mapping[str, tuple[str, str]],
 ) -> Section:
-    """Time and new documents of each stage, the settings, and missing evidence. delta: of the manifest. missing: stage
-    -> (content of its section, why there is none)."""
-    new, kept, gone = (delta[f"{name}_documents"] for name in ("new", "reused", "dropped"))
-    before = (
-        f"Compared with the previous output, {number(new)} documents are new, {number(kept)} are kept, "
-        f"{number(gone)} are gone."
-        if kept or gone
-        else "It is the first output in its folder."
-    )
+    """Time and new documents of each stage, the settings, and missing evidence. missing: stage -> (content of its
+    section, why there is none)."""
     return Section(
         "run",
         "The last run",
-        f"The documents that each stage computed and reused, and how long it took, up to this page. {before}",
+        "The documents that each stage computed and reused, and how long it took, up to this page.",
         {
             "stages": table("Stages", stages),
             "settings": table(
