@@ -1,7 +1,7 @@
 """The user's own Parquet files, whose rows belong to records by a key column.
 
-The key column names the record of each row: by the records' own id, under its field's name; by `record_id` or `doc_id`
-(hexadecimal, as in `load_results().documents`); or by `row`, a record's number in input order. Rows count from 0.
+The key column names the record of each row: by the records' own id, under its field's name, or by `record_id`
+(hexadecimal, as in `load_results().documents`). Rows count from 0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dagster_divorder.store.ids import hash_all, words
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KeyedBy = Literal["id", "record_id", "doc_id", "row"]
-"""Key columns, preferred ones first. `id` means the records' own ids, whatever their field is called."""
+KeyedBy = Literal["id", "record_id", "row"]
+"""`id` means the records' own ids, whatever their field is called; `row` the record's place in input order (.npy)."""
 
 
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
@@ -41,19 +41,14 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     for a row's content, for messages. Raises InputError: the column is missing or has another type."""
     import pyarrow as pa
 
-    keys: dict[KeyedBy, str | None] = {
-        "id": id_field,
-        "record_id": "record_id",
-        "doc_id": "doc_id",
-        "row": "row",
-    }
+    keys: dict[KeyedBy, str | None] = {"id": id_field, "record_id": "record_id"}
     keyed_by, key = next(((by, key) for by, key in keys.items() if key in schema.names), (None, None))
     if keyed_by is None or key is None:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise InputError(
-            f"{path} has the columns {columns}; expected a key column for each row's {what}: doc_id or record_id, as "
-            f"in load_results(store).documents; row, a record's number in input order from 0, if none is refused; or "
-            f"{repr(id_field) if id_field else 'the field that input.id_field names'}, your own ids"
+            f"{path} has the columns {columns}; expected a key column for each row's {what}: record_id, as in "
+            f"load_results(store).documents, or {repr(id_field) if id_field else 'the field of input.id_field'}, your "
+            "own ids"
         )
     if schema.names.count(key) > 1:
         raise InputError(f"{path} has several columns {key!r}; rename all but one")
@@ -62,8 +57,6 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     fits, expected = is_text(text), "strings of 32 hexadecimal digits"
     if keyed_by == "id":
         fits, expected = is_text(text) or pa.types.is_integer(text), "strings or whole numbers"
-    elif keyed_by == "row":
-        fits, expected = pa.types.is_integer(kind), "whole numbers"
     if not fits:
         raise InputError(f"{path}: the column {key!r} has type {kind}; expected {expected}")
     return keyed_by, key
@@ -72,9 +65,8 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
 def key_values(
     path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
 ) -> np.ndarray:
-    """Keys of n consecutive rows from row `first` on: numbers of records, int64 (n,), or ids, uint64 (n, 2) (for own
-    ids, hashes of their text). what: the noun for a row's content, for messages. Raises InputError: a key is null or
-    not an id."""
+    """Keys of n consecutive rows from row `first` on, uint64 (n, 2): ids, or hashes of the text of own ids. what: the
+    noun for a row's content, for messages. Raises InputError: a key is null or not an id."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -83,8 +75,6 @@ def key_values(
             f"{path}: {key!r} is null in row {first + at}; expected the key of this row's {what}: fill it in, or "
             f"leave out the row"
         )
-    if keyed_by == "row":
-        return column.cast(pa.int64()).to_numpy()
     if keyed_by == "id":
         return words(hash_all(str(as_id(value)).encode() for value in column.to_pylist()))
     text = column.cast(pa.large_string())

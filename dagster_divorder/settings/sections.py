@@ -211,8 +211,9 @@ class Embedding(_Section):
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better as measured)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
-    """File of external vectors: .npy (a row per accepted record in input order) or Parquet (record_id, doc_id or row,
-    and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow ones."""
+    """File of external vectors: .npy (a row per accepted record in input order) or Parquet (your own ids
+    or record_id, and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow
+    ones."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
@@ -505,7 +506,7 @@ class Curriculum(_Section):
     score: str | None = Field(None, examples=["quality"], min_length=1)
     """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
     path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named like `score`, and one of ids: record_id, doc_id, or row if none is refused."""
+    """Parquet file with a column named like `score`, and one of ids: your own, or record_id."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn."""

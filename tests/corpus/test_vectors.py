@@ -65,9 +65,9 @@ def test_npy_of_every_float(tmp_path: Path, dtype: str, order: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_parquet_of_every_kind_of_list(tmp_path: Path, dtype: str, kind: str) -> None:
     saved = matrix(dtype=dtype)
-    path = write(tmp_path / "v.parquet", other=list("abcdefg"), embedding=lists(saved, kind), doc_id=IDS)
+    path = write(tmp_path / "v.parquet", other=list("abcdefg"), embedding=lists(saved, kind), record_id=IDS)
     file = open_vectors(path)
-    assert (file.rows, file.dims, file.keyed_by, file.dtype) == (7, 3, "doc_id", saved.dtype)
+    assert (file.rows, file.dims, file.keyed_by, file.dtype) == (7, 3, "record_id", saved.dtype)
     keys, found = everything(path)
     assert keys.tolist() == [[0, number] for number in range(7)]
     assert (found == saved).all()
@@ -78,20 +78,18 @@ def test_parquet_of_every_kind_of_list(tmp_path: Path, dtype: str, kind: str) ->
 
 
 @pytest.mark.parametrize(
-    ("keys", "keyed_by"),
+    "keys",
     [
-        ({"row": pa.array(range(7), pa.int32())}, "row"),
-        ({"doc_id": IDS}, "doc_id"),
-        ({"record_id": pa.array(IDS, pa.large_string()), "doc_id": IDS}, "record_id"),
-        ({"doc_id": pa.array(IDS).dictionary_encode()}, "doc_id"),
-        ({"doc_id": [key.upper() for key in IDS], "other": lists(matrix(7, 5))}, "doc_id"),
+        pa.array(IDS, pa.large_string()),
+        pa.array(IDS).dictionary_encode(),
+        [key.upper() for key in IDS],
     ],
 )
-def test_the_keys_of_a_parquet_file(tmp_path: Path, keys: dict[str, object], keyed_by: str) -> None:
-    path = write(tmp_path / "v.parquet", **keys, vector=lists(matrix()))
-    assert open_vectors(path).keyed_by == keyed_by
+def test_the_keys_of_a_parquet_file(tmp_path: Path, keys: object) -> None:
+    path = write(tmp_path / "v.parquet", record_id=keys, other=lists(matrix(7, 5)), vector=lists(matrix()))
+    assert open_vectors(path).keyed_by == "record_id"
     found, _ = everything(path)
-    assert (found if keyed_by == "row" else found[:, 1]).tolist() == list(range(7))
+    assert found[:, 1].tolist() == list(range(7))
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -143,7 +141,7 @@ def test_files_that_are_damaged_inside(tmp_path: Path) -> None:
     path = saved(tmp_path / "v.npy", matrix())
     path.write_bytes(path.read_bytes()[:-13])
     assert "greater than file size. It may be truncated" in refused(path)
-    path = write(tmp_path / "v.parquet", row=range(7), vector=lists(matrix()))
+    path = write(tmp_path / "v.parquet", record_id=IDS, vector=lists(matrix()))
     data = path.read_bytes()
     path.write_bytes(data[:4] + bytes(56) + data[60:])
     assert "is damaged after row 0" in refused(path)
@@ -171,39 +169,38 @@ part_of_it_null = pa.array([[1.0, 2.0], [3.0, 4.0], [None, 4.0]])
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"row": [0, 1, 2], "vector": with_a_hole}, "the vector of row 1 in 'vector' is null"),
+        ({"record_id": IDS[:3], "vector": with_a_hole}, "the vector of row 1 in 'vector' is null"),
         (
-            {"row": [0, 1, 2], "vector": one_too_short},
+            {"record_id": IDS[:3], "vector": one_too_short},
             "the vector of row 1 in 'vector' has 1 numbers; expected 2",
         ),
-        ({"row": [0, 1, 2], "vector": part_of_it_null}, "the vector of row 2 holds a null"),
-        ({"row": [0, None, 2], "vector": lists(matrix(3))}, "'row' is null in row 1"),
+        ({"record_id": IDS[:3], "vector": part_of_it_null}, "the vector of row 2 holds a null"),
+        ({"record_id": [IDS[0], None, IDS[2]], "vector": lists(matrix(3))}, "'record_id' is null in row 1"),
         (
-            {"row": [0.0, 1.0, 2.0], "vector": lists(matrix(3))},
-            "'row' has type double; expected whole numbers",
+            {"record_id": [1, 2, 3], "vector": lists(matrix(3))},
+            "'record_id' has type int64; expected strings of 32",
         ),
         (
-            {"doc_id": [1, 2, 3], "vector": lists(matrix(3))},
-            "'doc_id' has type int64; expected strings of 32",
-        ),
-        (
-            {"doc_id": [*IDS[:2], IDS[2] + " "], "vector": lists(matrix(3))},
+            {"record_id": [*IDS[:2], IDS[2] + " "], "vector": lists(matrix(3))},
             "in row 2; expected 32 hexadecimal",
         ),
         (
             {"id": IDS[:3], "vector": lists(matrix(3))},
             "has the columns id: string, vector: list<element: float>",
         ),
-        ({"doc_id": IDS[:3], "vector": [[1, 2]] * 3}, "has 0 columns of lists of floats"),
+        ({"record_id": IDS[:3], "vector": [[1, 2]] * 3}, "has 0 columns of lists of floats"),
         (
-            {"doc_id": IDS[:3], "a": lists(matrix(3)), "b": lists(matrix(3))},
+            {"record_id": IDS[:3], "a": lists(matrix(3)), "b": lists(matrix(3))},
             "has 2 columns of lists of floats",
         ),
-        ({"doc_id": [], "vector": lists(matrix())[:0]}, "holds 0 vectors"),
-        ({"doc_id": IDS[:2], "vector": pa.array([[], []], pa.list_(pa.float32()))}, "2 vectors of 0 numbers"),
+        ({"record_id": [], "vector": lists(matrix())[:0]}, "holds 0 vectors"),
+        (
+            {"record_id": IDS[:2], "vector": pa.array([[], []], pa.list_(pa.float32()))},
+            "2 vectors of 0 numbers",
+        ),
     ],
 )
 def test_parquet_columns_that_do_not_do(tmp_path: Path, columns: dict[str, object], said: str) -> None:
-    if columns.get("doc_id") == []:
-        columns = {**columns, "doc_id": pa.array([], pa.string())}
+    if columns.get("record_id") == []:
+        columns = {**columns, "record_id": pa.array([], pa.string())}
     assert said in refused(write(tmp_path / "v.parquet", **columns))

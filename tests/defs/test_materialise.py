@@ -42,7 +42,7 @@ def test_an_append_changes_versions_downstream_and_a_pinned_fit_keeps_its_own(
             file.write(orjson.dumps(topic_records(1, start=99)[0]) + b"\n")
         run = curate.execute_in_process(instance=instance)
     metadata, after = metadata_of(run), versions_of(run)
-    for stage in ("raw_docs", "token_counts", "shallow_embeddings", "clusters", "curated_output"):
+    for stage in ("raw_docs", "token_counts", "shallow_embeddings", "clusters"):
         assert metadata[stage]["new_documents"].value == 1, stage
     assert {stage for stage, version in after.items() if version == before[stage]} == {"base_model"}
 

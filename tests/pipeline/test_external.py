@@ -19,7 +19,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
@@ -146,20 +147,19 @@ def parquet(corpus: Corpus, vectors: np.ndarray, order: np.ndarray, **keys: list
     return corpus.folder / "vectors.parquet"
 
 
-@pytest.mark.parametrize("keyed_by", ["doc_id", "record_id", "row"])
-def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) -> None:
+def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus) -> None:
     texts = [*TEXTS, *TEXTS[:4]]
     corpus.write(texts)
     made = corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
     documents = load_results(corpus.folder / "store").documents
-    keys = list(range(64)) if keyed_by == "row" else documents[keyed_by].tolist()
+    keys = documents["record_id"].tolist()
     order = np.random.default_rng(0).permutation(64)
-    path = parquet(corpus, vectors_of(texts), order, **{keyed_by: keys})
+    path = parquet(corpus, vectors_of(texts), order, record_id=keys)
     same = corpus.run(*READ, embedding={"path": path})["external_embeddings"]
     assert (same.key, same.figures["new_documents"]) == (made["external_embeddings"].key, 0)
     fresh = corpus.run(*READ, embedding={"path": path}, store={"path": corpus.folder / "fresh"})
     assert fresh["external_embeddings"].key == same.key
-    assert fresh["external_embeddings"].figures["keyed_by"] == keyed_by
+    assert fresh["external_embeddings"].figures["keyed_by"] == "record_id"
     store = LocalStore(corpus.folder / "fresh")
     view = View.load(store, fresh["raw_docs"].files["view"])
     found = StageFiles(store, "external_embeddings", same.key).column(view.fragments, "vectors")
@@ -169,8 +169,8 @@ def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus, keyed_by: str) 
 def test_vectors_of_documents_that_are_not_in_the_input_are_counted(corpus: Corpus) -> None:
     corpus.write([*TEXTS, "gone"])
     corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
-    keys = load_results(corpus.folder / "store").documents["doc_id"].tolist()
-    path = parquet(corpus, vectors_of([*TEXTS, "gone", "never"]), np.arange(62), doc_id=[*keys, "f" * 32])
+    keys = load_results(corpus.folder / "store").documents["record_id"].tolist()
+    path = parquet(corpus, vectors_of([*TEXTS, "gone", "never"]), np.arange(62), record_id=[*keys, "f" * 32])
     corpus.write(TEXTS)
     assert corpus.read(embedding={"path": path})["rows_of_no_document"] == 2
 
@@ -213,19 +213,16 @@ def test_what_is_not_finite_is_refused_by_row_and_column(corpus: Corpus, bad: fl
 
 def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
     corpus.write(TEXTS)
-    vectors, all_rows = vectors_of(TEXTS), np.arange(60)
-
-    def said(order: np.ndarray, rows: list[int]) -> str:
-        return refused(corpus, embedding={"path": parquet(corpus, vectors[: len(rows)], order, row=rows)})
-
-    message = said(all_rows[:-2], list(range(60)))
-    assert "has no vector for 2 of 60 records, the first is doc_id " in message
-    assert "'row' is 60 in row 59; expected the number of a record, 0 to 59" in said(
-        all_rows, [*range(59), 60]
-    )
-    assert "'row' is -1 in row 0" in said(all_rows, [-1, *range(1, 60)])
-    message = said(all_rows, [*range(58), 3, 58])
-    assert "rows 3 and 58 have the same row and different vectors; expected one vector for each" in message
+    run_all(corpus.settings(), Silent(), ["raw_docs"])
+    run = open_run(corpus.settings())
+    ids = hex_ids(run.records.ids(run.view.fragments))
+    rows = [*range(58), 3, 58]
+    twice = parquet(corpus, vectors_of(TEXTS), np.arange(60), record_id=[ids[row] for row in rows])
+    message = refused(corpus, embedding={"path": twice})
+    assert f"rows 3 and 58 have the same record_id ('{ids[3]}') and different vectors" in message
+    some = parquet(corpus, vectors_of(TEXTS), np.arange(58), record_id=ids)
+    message = refused(corpus, embedding={"path": some})
+    assert f"has no vector for 2 of 60 records, the first is 'record_id {ids[58]}'" in message
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(

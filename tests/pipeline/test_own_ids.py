@@ -19,7 +19,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.state import Receipt
 from tests.conftest import Notes, topic_records, write_jsonl
@@ -60,7 +60,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     planned = {stage.stage for stage in make_plan(GRAPH, named).stages if stage.scope != "nothing"}
     assert planned == {"ids", "curated_output"}
     receipts = run_all(named, Silent(), GRAPH.needed(named, "ordering_report"))
-    assert made_anew(receipts) == {"ids", "ordering_report"}
+    assert made_anew(receipts) == {"ids", "curated_output", "ordering_report"}
     changed = {stage for stage in before if receipts[stage].version != before[stage]}
     assert changed == {"curated_output", "ordering_report"}
     assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
@@ -69,8 +69,7 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     assert other == {"curated_meta.json", PAGE}
 
     run_all(without, Silent(), stages)
-    again = output_of(without)
-    assert {name for name in files if again[name] != files[name]} == {"curated_meta.json"}
+    assert output_of(without) == files
     assert load_results(without.store.path).documents["id"].isna().all()
 
 
@@ -117,7 +116,7 @@ def test_ids_keep_their_type_and_every_digit(
     for at in range(3):
         unnamed = pd.isna(expected[at]) or expected[at] == ""
         shown = f"record_id {documents['record_id'][at]}" if unnamed else str(expected[at])
-        assert own_ids(run, np.array([at])) == [shown]
+        assert record_names(run, np.array([at]), "record_id ") == [shown]
 
 
 def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_settings: Make) -> None:
@@ -146,7 +145,7 @@ class Joined:
     def settings(self, **sections: Any) -> Settings:
         write_json(self.folder / "docs.jsonl", self.records)
         order = np.random.default_rng(1).permutation(len(self.ids))
-        rows = {"id": self.ids, "doc_id": ["no hash"] * len(self.ids), "vector": list(self.vectors)}
+        rows = {"id": self.ids, "record_id": ["no hash"] * len(self.ids), "vector": list(self.vectors)}
         pq.write_table(pa.table(rows).take(pa.array(order)), self.file)
         embedding = {"kind": "external", "path": self.file}
         return self.make(input={"id_field": "id"}, embedding=embedding, **sections)
@@ -182,9 +181,9 @@ def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) ->
 
 def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
     joined.ids[5] = "doc-x"
-    assert "no vector for 1 of 60 records, the first is id 'doc-5'" in joined.refused()
+    assert "no vector for 1 of 60 records, the first is 'doc-5'" in joined.refused()
     joined.records[5]["id"] = None
-    assert "the first is id 'record_id " in joined.refused()
+    assert "the first is 'record_id " in joined.refused()
 
 
 def test_ids_that_are_no_key_are_named(joined: Joined) -> None:

@@ -52,28 +52,26 @@ def computed(settings: Settings, stage: str) -> int:
     return int(open_run(settings).receipt(stage).figures["new_documents"])
 
 
+def record_ids(make_settings: Make) -> list[str]:
+    base = make_settings()
+    run_all(base, Silent(), ["raw_docs"])
+    opened = open_run(base)
+    return hex_ids(opened.records.ids(opened.view.fragments))
+
+
 def write_scores(path: Path, key: str, keys: list[Any], scores: Any, name: str = "mine") -> Path:
     pq.write_table(pa.table({key: keys, name: scores}), path)
     return path
 
 
 @pytest.mark.usefixtures("corpus")
-@pytest.mark.parametrize("key", ["id", "doc_id"])
+@pytest.mark.parametrize("key", ["id", "record_id"])
 def test_a_file_in_any_order_gives_each_record_its_score(
     key: str, make_settings: Make, tmp_path: Path
 ) -> None:
     path = tmp_path / "scores.parquet"
-    base = make_settings(input={"id_field": "id"})
-    run_all(base, Silent(), ["raw_docs"])
-    opened = open_run(base)
-    keys = {
-        "id": [record["id"] for record in RECORDS],
-        "doc_id": hex_ids(opened.records.text_ids(opened.view.fragments)),
-    }[key]
-    # Records of one text are one document.
-    wanted = np.array(
-        [len(record["text"]) + (0 if key == "doc_id" else at / 1000) for at, record in enumerate(RECORDS)]
-    )
+    keys = [record["id"] for record in RECORDS] if key == "id" else record_ids(make_settings)
+    wanted = np.array([len(record["text"]) + at / 1000 for at, record in enumerate(RECORDS)])
     mixed = np.random.default_rng(0).permutation(len(keys))
     write_scores(path, key, [keys[at] for at in mixed], wanted[mixed])
     settings = make_settings(input={"id_field": "id"}, curriculum={"score": "mine", "path": path})
@@ -87,7 +85,8 @@ def test_a_changed_file_is_seen_and_records_without_a_row_have_no_score(
     make_settings: Make, tmp_path: Path
 ) -> None:
     path, rows = tmp_path / "scores.parquet", list(range(3, len(RECORDS)))
-    write_scores(path, "row", rows, [float(row) for row in rows])
+    ids = record_ids(make_settings)[3:]
+    write_scores(path, "record_id", ids, [float(row) for row in rows])
     settings = make_settings(curriculum={"score": "mine", "path": path})
     notes: list[str] = []
     first = run(settings, notes)
@@ -101,7 +100,7 @@ def test_a_changed_file_is_seen_and_records_without_a_row_have_no_score(
     assert planned() == "nothing"
     os.utime(path, ns=(1, 1))
     assert planned() == "nothing"
-    write_scores(path, "row", rows, [float(-row) for row in rows])
+    write_scores(path, "record_id", ids, [float(-row) for row in rows])
     assert planned() == "all"
     assert run(settings).version != first.version
     assert scores_of(settings)[5] == -5
@@ -111,14 +110,13 @@ def test_a_changed_file_is_seen_and_records_without_a_row_have_no_score(
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"row": [0, 1]}, r"has no column 'mine'; its columns are row: int64"),
-        ({"mine": [0.5, 1.0]}, r"expected a key column for each row's score: doc_id or record_id"),
-        ({"row": [0, 1], "mine": ["0.5", "1"]}, r"column 'mine' of .* is of type string; expected a number"),
-        ({"row": [0, 1], "mine": [[0.5], [1.0]]}, r"column 'mine' of .* is of type list<"),
-        ({"row": [0, 1], "mine": [True, False]}, r"column 'mine' of .* is of type bool"),
+        ({"record_id": [0, 1]}, r"has no column 'mine'; its columns are record_id: int64"),
+        ({"mine": [0.5, 1.0]}, r"expected a key column for each row's score: record_id"),
+        ({"mine": ["0.5", "1"]}, r"column 'mine' of .* is of type string; expected a number"),
+        ({"mine": [True, False]}, r"column 'mine' of .* is of type bool"),
         (
-            {"row": [0.0, 1.0], "mine": [0.5, 1.0]},
-            r"the column 'row' has type double; expected whole numbers",
+            {"record_id": [0.0, 1.0], "mine": [0.5, 1.0]},
+            r"'record_id' has type double; expected strings of 32",
         ),
     ],
 )

@@ -67,8 +67,8 @@ def _open_file(settings: Settings, path: Path) -> tuple[KeyedBy, str, str]:
     if not path.is_file() or path.suffix.lower() != ".parquet":
         what = "is no .parquet file" if path.is_file() else "does not exist"
         raise InputError(
-            f"curriculum.path: {str(path)!r} {what}; expected a Parquet file with the column {name!r} and record_id, "
-            "doc_id or row"
+            f"curriculum.path: {str(path)!r} {what}; expected a Parquet file with the column {name!r} and record_id "
+            "or your own ids"
         )
     schema, _ = read_schema(path)
     if (times := schema.names.count(name)) != 1:
@@ -91,7 +91,7 @@ def _numbers_of_file(run: Run, path: Path) -> np.ndarray:
     records = keyed_records(run, keyed_by, path)
     places, scores = [np.zeros(0, np.int64)], [np.zeros(0)]
     for first, (keys, column_scores) in read_columns(path, (key, column), BLOCK):
-        record = records.find(first, key_values(path, keyed_by, key, keys, first, "score"))
+        record = records.find(key_values(path, keyed_by, key, keys, first, "score"))
         run.memo["scores_of_no_record"] = run.memo.get("scores_of_no_record", 0) + int((record < 0).sum())
         places.append(records.key[record[record >= 0]])
         scores.append(number_column(column_scores, "curriculum.path", column)[record >= 0])

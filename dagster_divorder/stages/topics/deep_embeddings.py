@@ -31,12 +31,11 @@ from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
-from dagster_divorder.stages.corpus.ids import own_ids
+from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
@@ -293,8 +292,7 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
     if len(flags):
         # Equal texts are named once.
         rows = flags[run.are_first[flags]][:3]
-        ids = hex_ids(run.records.text_ids(run.view.fragments)[rows])
-        shown = ", ".join(name or id_ for name, id_ in zip(own_ids(run, rows), ids, strict=True))
+        shown = ", ".join(record_names(run, rows))
         run.progress.note(
             f"{len(flags):,} documents have no finite {noun} and {instead}: {shown}{', ...' if len(flags) > 3 else ''}"
         )

@@ -28,9 +28,9 @@ from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.ids import keyed_records, own_ids
+from dagster_divorder.stages.corpus.ids import keyed_records, record_names
 from dagster_divorder.stages.topics.components import kinds_of
-from dagster_divorder.store.ids import places, to_bytes
+from dagster_divorder.store.ids import places
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, spans
@@ -129,7 +129,7 @@ def _open(run: Run) -> VectorFile:
     raise InputError(
         f"{file.path} has {file.rows:,} rows; the input has {records:,} records "
         f"({raw_docs.facts['texts']:,} distinct texts; {refused:,} more records were refused); expected a row "
-        f"for each accepted record, in input order: {remedy}, or write a Parquet file with a column doc_id and a vector"
+        f"for each accepted record, in input order: {remedy}, or write Parquet with the columns record_id and vector"
     )
 
 
@@ -211,7 +211,7 @@ def _scan(run: Run, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int]:
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
-            record = records.find(block.first, block.keys)
+            record = records.find(block.keys)
             document = np.where(record < 0, -1, first[record])
             unmatched += int((document < 0).sum())
             for bad in np.flatnonzero((document >= 0) & ~np.isfinite(block.vectors).all(axis=1))[:1]:
@@ -228,11 +228,10 @@ def _scan(run: Run, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int]:
             row[led[new][::-1]] = (block.first + at[new])[::-1]
             source[led[new][::-1]] = hashes[at[new]][::-1]
             for again in np.flatnonzero(source[led] != hashes[at])[:1]:
-                name = own_ids(run, record[at[[again]]])[0] if file.keyed_by == "id" else None
+                name = record_names(run, record[at[[again]]])[0]
                 raise InputError(
-                    f"{file.path}: rows {row[led[again]]} and {block.first + at[again]} have the same {file.keyed_by}"
-                    f"{'' if name is None else f' ({name!r})'} and different vectors; expected one vector for each: "
-                    "leave out one of the rows"
+                    f"{file.path}: rows {row[led[again]]} and {block.first + at[again]} have the same {file.keyed_by} "
+                    f"({name!r}) and different vectors; expected one vector for each: leave out one of the rows"
                 )
             advance(len(hashes))
     if unmatched:
@@ -240,11 +239,9 @@ def _scan(run: Run, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int]:
     row, source = row[first], source[first]
     lacking = np.flatnonzero(row < 0)
     if len(lacking):
-        ids = run.records.text_ids(run.view.fragments)
-        name = own_ids(run, lacking[:1])[0] if file.keyed_by == "id" else None
-        shown = f"doc_id {to_bytes(ids[lacking[:1]]).hex()}" if name is None else f"id {name!r}"
+        name = record_names(run, lacking[:1], "record_id ")[0]
         raise InputError(
-            f"{file.path} has no vector for {len(lacking):,} of {len(row):,} records, the first is {shown}; expected "
+            f"{file.path} has no vector for {len(lacking):,} of {len(row):,} records, the first is {name!r}; expected "
             "one for each: embed them and add their rows"
         )
     return row, source, unmatched
