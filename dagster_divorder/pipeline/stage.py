@@ -327,11 +327,8 @@ class WholeCorpus(Stage):
             receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
         self.publish(run, receipt)
         counted = counts(run.corpus.records, decision.documents)
-        # A new result may have its own figure of new documents.
-        kept = decision.scope == "nothing"
-        figures = {**receipt.figures, **counted} if kept else {**counted, **receipt.figures}
         verified = {"verified": run.memo["verified"]} if "verified" in run.memo else {}
-        return replace(receipt, facts={**receipt.facts, **verified}, figures=figures)
+        return replace(receipt, facts={**receipt.facts, **verified}, figures={**receipt.figures, **counted})
 
     def _compute_and_keep(self, run: Run, key: str) -> Result:
         computed, files, hashes = self.compute(run), {}, {}

@@ -320,7 +320,6 @@ def test_prune_keeps_what_is_needed(history: History, stage: str) -> None:
 def test_an_append_makes_what_the_plan_says(history: History, stage: str) -> None:
     receipt, plan = history.appended[stage], history.plan_appended[stage]
     assert receipt.figures["documents"] == len(RECORDS) + len(MORE)
-    # A result of the whole corpus may tell how many of its documents are new in it.
     assert (receipt.figures["new_documents"] > 0) == (plan.documents > 0)
 
 
