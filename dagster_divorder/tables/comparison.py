@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,7 @@ from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.measure import cluster_mix, measure
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
 from dagster_divorder.core.measure.windows import Counts, shuffled_inside
-from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
-from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.sections import BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
@@ -40,7 +38,6 @@ from dagster_divorder.view.words import fixed, number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Unit = Literal["rows", "tokens"]
 Ints = NDArray[np.int64]
 
 SHUFFLES = 5
@@ -102,13 +99,12 @@ class Line:
 class Comparison(AsTable):
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
-    rows: N. window: its size in `unit`. shuffles: their number for windows; drift uses
+    rows: N. window: its rows. shuffles: their number for windows; drift uses
     `core.measure.stationarity.SHUFFLES`.
     """
 
     rows: int
     window: int
-    unit: Unit
     strategy: str
     shuffles: int
     lines: tuple[Line, ...]
@@ -123,7 +119,7 @@ class Comparison(AsTable):
         """The comparison and its result in one line."""
         drift = f"drifting: {', '.join(self.drifting)}" if self.drifting else "nothing drifts"
         return (
-            f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} {self.unit}, beside "
+            f"{self.rows:,} rows, {self.strategy}, windows of {self.window:,} rows, beside "
             f"{self.shuffles} shuffles: {drift}"
         )
 
@@ -137,30 +133,24 @@ class Comparison(AsTable):
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """A table's rows, their order, and how much of a window each row takes, int64 (N,): its tokens, or A_ROW, which the
-    values of a list share. size: of a window in `unit`; share: the same in amounts."""
+    """A table's rows and their order. size: rows of a window. Each row takes A_ROW of a window, which the values of a
+    list share."""
 
     rows: Rows
     made: TableOrder
-    amounts: Ints
-    unit: Unit
     size: int
-    share: int
 
     @classmethod
     def of(cls, table: Any, by: By, arguments: dict[str, Any]) -> _Windows:
         """Arguments and errors of `compare`; takes those that are not an order's out of `arguments`."""
-        unit, size = arguments.pop("unit"), arguments.pop("window")
-        one_of("unit", unit, get_args(Unit))
+        size = whole_number("window", arguments.pop("window"), 1)
         names = ("tokens", "bins", "clusters")
         rows = read_rows(table, by, **{name: arguments.pop(name) for name in names}, seed=arguments["seed"])
-        amounts = rows.tokens if unit == "tokens" else np.full(rows.table.rows, A_ROW)
-        share = whole_number("window", size, 1) * (1 if unit == "tokens" else A_ROW)
-        total = int(amounts.sum())
-        if total <= share:
-            available = total if unit == "tokens" else rows.table.rows
-            raise InputError(f"window is {size:,} {unit}; expected fewer than the table has, {available:,}")
-        return cls(rows, order_table(rows, **arguments), amounts, unit, size, share)
+        if rows.table.rows <= size:
+            raise InputError(
+                f"window is {size:,} rows; expected fewer than the table has, {rows.table.rows:,}"
+            )
+        return cls(rows, order_table(rows, **arguments), size)
 
     def shuffled(self, random: np.random.Generator) -> Ints:
         """The order's rows, shuffled inside its sections."""
@@ -168,25 +158,17 @@ class _Windows:
 
     def counts(self, trait: TraitCodes) -> Counts:
         """What each row takes of each value."""
+        amounts = np.full(self.rows.table.rows, A_ROW)
         if isinstance(trait, ManyCodes):
-            return Counts.checked(trait.indptr, trait.codes, trait.shared(self.amounts), len(trait.names))
-        each = np.arange(len(self.amounts) + 1)
-        return Counts.checked(each, trait.codes, self.amounts, len(trait.names))
+            return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
+        return Counts.checked(np.arange(len(amounts) + 1), trait.codes, amounts, len(trait.names))
 
     def measures(self, trait: TraitCodes, order: Ints, stretch: Ints | None) -> dict[str, float]:
         """The measures of IN_PER_CENT. stretch: int64 (N,), of each place of the order; None: one."""
-        counts, batch, of_row = self.counts(trait), self.size, np.zeros(len(order), np.int64)
+        of_row = np.zeros(len(order), np.int64)
         if stretch is not None:
             of_row[order] = stretch
-        if self.unit == "tokens":
-            # A sequence is a window, and its runs are parts of the rows' values.
-            at, _ = row_entries(counts.indptr, order)
-            packed = pack(Pieces(at, np.zeros_like(at), counts.tokens[at]), sequence_length=self.size)
-            of_row = of_row.repeat(np.diff(counts.indptr))[packed.document[packed.indptr[:-1]]]
-            counts = Counts(packed.indptr, counts.codes[packed.document], packed.length, counts.n_values)
-            # Without the last window, if it is not full.
-            batch, order = 1, np.flatnonzero(packed.padding == 0)
-        figures = measure({"": counts}, order, batch=batch, stretch=of_row).figures
+        figures = measure({"": self.counts(trait)}, order, batch=self.size, stretch=of_row).figures
         return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
 
     def drift(
@@ -195,10 +177,9 @@ class _Windows:
         """Drift of columns and of the mean direction of vectors, by feature. stretch: as in `measures`."""
         from scipy.sparse import csr_matrix
 
-        batch = max(1, round(self.share * len(order) / int(self.amounts.sum())))
         stretch = np.zeros_like(order) if stretch is None else stretch
         bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
-        places = sampled_places(len(order), batch, SAMPLE, bounds if len(bounds) > 2 else None)
+        places = sampled_places(len(order), self.size, SAMPLE, bounds if len(bounds) > 2 else None)
         sample = order[places]
 
         def features() -> Iterator[Feature]:
@@ -209,7 +190,7 @@ class _Windows:
                 if isinstance(trait, VectorCodes):
                     yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
 
-        found = stationarity(features(), len(sample), batch=batch, seed=seed, stretch=stretch[places])
+        found = stationarity(features(), len(sample), batch=self.size, seed=seed, stretch=stretch[places])
         return {drift.feature: drift for drift in found.features}
 
 
@@ -218,7 +199,6 @@ def compare(
     by: By,
     *,
     window: int,
-    unit: Unit = "rows",
     shuffles: int = SHUFFLES,
     tokens: Tokens = None,
     bins: int = BINS,
@@ -229,8 +209,7 @@ def compare(
     """Measures a table's order beside the table as given and shuffles: the columns in `by`, and all other columns that
     make a trait.
 
-    window: the size of a window, such as a batch, in `unit`: "rows" or "tokens". Shares are then of rows, or of tokens.
-        Windows of rows begin at every row, those of tokens one after another.
+    window: the rows of a window, such as a batch. Shares are of rows; windows begin at every row.
     shuffles: how many shuffles to compare with, 2 or more.
     table, by, arguments: as in `order`.
 
@@ -243,7 +222,7 @@ def compare(
     [('TV of windows, mean', True), ('share error of any window, worst', True)]
     """
     whole_number("shuffles", shuffles, 2)
-    own = {"window": window, "unit": unit, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
+    own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
     windows = _Windows.of(table, by, own | arguments)
     rows, made = windows.rows, windows.made
     ours, stretch, given = made.first, made.stretch, np.arange(rows.table.rows)
@@ -277,7 +256,6 @@ def compare(
     return Comparison(
         rows=rows.table.rows,
         window=window,
-        unit=unit,
         strategy=arguments.get("strategy", "balanced"),
         shuffles=shuffles,
         lines=tuple(lines),
@@ -289,7 +267,6 @@ def plot(
     by: By,
     *,
     window: int,
-    unit: Unit = "rows",
     tokens: Tokens = None,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -304,10 +281,10 @@ def plot(
     """
     from dagster_divorder.view.pictures import mixes_along
 
-    own = {"window": window, "unit": unit, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
+    own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
     windows = _Windows.of(table, by, own | arguments)
     orders = {"shuffled": windows.shuffled(np.random.default_rng(seed)), "in order": windows.made.first}
-    slices = min(SLICES, int(windows.amounts.sum()) // windows.share)
+    slices = min(SLICES, windows.rows.table.rows // window)
     mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
     for name, trait in windows.rows.traits.items():
         indptr, codes, counted, values = windows.counts(trait)
@@ -316,7 +293,7 @@ def plot(
             title: cluster_mix(counted[at], codes[at], values, slices) for title, at in entries.items()
         }
     names = {name: trait.names for name, trait in windows.rows.traits.items()}
-    return mixes_along(mixes, names, f"{windows.rows.table.rows:,} rows, windows of {window:,} {unit}")
+    return mixes_along(mixes, names, f"{windows.rows.table.rows:,} rows, windows of {window:,} rows")
 
 
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:

@@ -70,6 +70,7 @@ def order(
 
 
 REMOVED = {
+    "unit": "windows hold rows",
     "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
     **dict.fromkeys(
         ("score", "shape"),
