@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dagster_divorder.core.order.items import TABLE_WITHIN
-from dagster_divorder.errors import InputError
 from dagster_divorder.tables.sections import BINS, CLUSTERS, TableOrder, order_table, read_rows
 from dagster_divorder.tables.table import open_table
 from dagster_divorder.tables.tokens import Tokens
@@ -69,18 +68,6 @@ def order(
     return made.first
 
 
-REMOVED = {
-    "unit": "windows hold rows",
-    "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
-    **dict.fromkeys(
-        ("score", "shape"),
-        "order the rows of each window of the score alone, and put the orders one after another; the pipeline follows "
-        "curriculum.score",
-    ),
-}
-"""Removed arguments, and what to do instead. Kept for this release only."""
-
-
 def table_epochs(
     table: Any,
     by: By,
@@ -92,9 +79,6 @@ def table_epochs(
     **options: Any,
 ) -> TableOrder:
     """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
-    for name, instead in REMOVED.items():
-        if name in options:
-            raise InputError(f"{name} is no longer an argument of an order: {instead}")
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
     return order_table(rows, seed=seed, **options)
 

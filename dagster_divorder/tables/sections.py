@@ -31,6 +31,18 @@ BATCH = 256
 """Rows of a batch, as in `core.order.order`."""
 
 
+REMOVED = {
+    "unit": "windows hold rows",
+    "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
+    **dict.fromkeys(
+        ("score", "shape"),
+        "order the rows of each window of the score alone, and put the orders one after another; the pipeline follows "
+        "curriculum.score",
+    ),
+}
+"""Removed arguments, and what to do instead. Kept for this release only."""
+
+
 class Rows(NamedTuple):
     """tokens: int64 (N,), of each row. weights, traits: by name, of the balanced columns."""
 
@@ -107,6 +119,9 @@ def order_table(
     **options: Any,
 ) -> TableOrder:
     """The order of a table's rows; arguments and errors as in `tables.ordering.order`."""
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
     whole_number("batch", options.get("batch", BATCH), 1)
     items, consumed = rows.items(within), _frozen_rows(frozen, rows.table.rows)
     left, sections, more = np.arange(rows.table.rows), [], {"strategy": strategy, **options}
