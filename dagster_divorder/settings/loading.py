@@ -108,10 +108,14 @@ def set_key(path: Path, key: str, value: int | None, environ: Mapping[str, str] 
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     table = document.setdefault(section, tomlkit.table())
     if isinstance(table, tomlkit.items.Table) and table.is_super_table():
-        # A section that holds only tables has no header of its own; a new header must not repeat the trivia of its
-        # tables.
-        table._trivia = tomlkit.items.Trivia(trail="\n")
-    table[name] = value
+        # A section that holds only tables has no header of its own; the new one must not repeat a comment of theirs.
+        document[section] = own = tomlkit.table()
+        own.trivia.comment = ""
+        own[name] = value
+        for key_inside, inside in table.items():
+            own.append(key_inside, inside)
+    else:
+        table[name] = value
     write_settings_file(path, tomlkit.dumps(document))
 
 
@@ -200,13 +204,10 @@ def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> di
         if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
             continue
         section, *keys = name[len(ENV_PREFIX) :].lower().split("__")
-        if problem := removed_setting(".".join([section, *keys])):
-            raise SettingsError(f"environment variable {name}: {problem}")
         if section not in Settings.model_fields:
-            near = nearest(section, Settings.model_fields)
-            raise SettingsError(
-                f"environment variable {name} is not a setting: unknown section {section!r}{near}"
-            )
+            near = f"unknown section {section!r}{nearest(section, Settings.model_fields)}"
+            gone = removed_setting(".".join([section, *keys]))
+            raise SettingsError(f"environment variable {name} is not a setting: {gone or near}")
         if keys and isinstance(_merge(data, given).get(section), list):
             raise SettingsError(
                 f"environment variable {name} sets {keys[0]} of one input, and there are several; set it in the file's "
@@ -305,7 +306,9 @@ def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
             key = ".".join(place)
             if isinstance(value, str) and message.endswith(("a list", "a table")):
                 message += ", in the environment as JSON"
-            if kind == "extra_forbidden":
+            if kind == "extra_forbidden" and (gone := removed_setting(key)):
+                sentences.append(block + gone)
+            elif kind == "extra_forbidden":
                 keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]
                 keys = keys or [*Settings.model_fields]
                 near = nearest(key, [*valid_keys(), *keys]) or f"; expected {', '.join(keys)}"

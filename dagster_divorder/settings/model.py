@@ -17,7 +17,6 @@ from dagster_divorder.core.order import STRATEGIES, Strategy
 from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
-from dagster_divorder.removed import refuse_removed
 from dagster_divorder.settings import sections
 from dagster_divorder.settings.sections import RULES, FitName, declaring, trained_order
 
@@ -51,12 +50,6 @@ class Settings(Checked):
     evidence: sections.Evidence = sections.Evidence()
     seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of every random choice. Another seed gives another order, just as good."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_removed(cls, given: Any) -> Any:
-        refuse_removed(given)
-        return given
 
     @field_serializer("input", mode="wrap")
     def _list_of_several(self, value: sections.Input, serialise: SerializerFunctionWrapHandler) -> Any:

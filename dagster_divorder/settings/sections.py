@@ -343,28 +343,35 @@ class Mixing(_Section):
 
     @model_validator(mode="after")
     def _of_a_mix(self) -> Self:
-        fault = ""
         for name in ("total_tokens", "max_repeats"):
             if getattr(self, name) is not None and not self.on:
-                fault = f"{name} is {getattr(self, name)}, and weights is unset; set mixing.weights, such as "
-                fault += f'"natural", or remove mixing.{name}'
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, and weights is unset; set mixing.weights, such as "
+                    f'"natural", or remove mixing.{name}'
+                )
         if self.phase and self.weights is not None:
-            fault = "weights and phases are given; expected one of them: weights are the mix of one phase"
+            raise ValueError(
+                "weights and phases are given; expected one of them: weights are the mix of one phase"
+            )
         if self.weights == "unimax" and self.max_repeats is None:
-            fault = 'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            raise ValueError(
+                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
+            )
         *before, last = self.phases
         for number, phase in enumerate(before, 1):
             if phase.until is None and phase.tokens is None:
-                fault = f"phase {number} has no end; expected until or tokens in every phase but the last"
+                raise ValueError(
+                    f"phase {number} has no end; expected until or tokens in every phase but the last"
+                )
         if (last.until, last.tokens) != (None, None):
-            fault = "the last phase ends with training; remove its until or tokens"
+            raise ValueError("the last phase ends with training; remove its until or tokens")
         for unit in ("until", "tokens"):
             ends = [end for phase in before if (end := getattr(phase, unit)) is not None]
             for earlier, later in pairwise(ends):
                 if later <= earlier:
-                    fault = f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
-        if fault:
-            raise ValueError(fault)
+                    raise ValueError(
+                        f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
+                    )
         return self
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.removed import VALUES
 from dagster_divorder.trainers import samplers
 from dagster_divorder.trainers.records import RECORD_READERS
 from dagster_divorder.trainers.replay import Kept, compare
@@ -74,8 +73,6 @@ def trainer_named(name: str) -> Trainer:
     if name in TRAINERS:
         return TRAINERS[name]
     alike = name.lower().replace("_", "-")
-    if gone := VALUES["exports.trainer"].get(alike):
-        raise InputError(f"trainer {name!r} is no longer possible: {gone}")
     near = OTHER_NAMES.get(alike) or next(iter(get_close_matches(alike, TRAINERS, n=1)), None)
     meant = f"; did you mean {near!r}?" if near else ""
     raise InputError(f"trainer is {name!r}; expected one of {', '.join(TRAINERS)}{meant}")

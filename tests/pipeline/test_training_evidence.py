@@ -272,15 +272,9 @@ def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> 
         ((), "expected an order besides random_sequences"),
         (("random_sequences",), "expected an order besides random_sequences"),
         (("curated/fold",), "'fold' is a schedule of a score"),
-        (
-            ("saw_balanced",),
-            r'"saw_balanced" is no longer possible: set curriculum.score and curriculum.shape',
-        ),
     ):
         with pytest.raises(ValueError, match=said):
             settings({"orders": orders})
-    with pytest.raises(ValueError, match=r"budget_seconds is no longer a setting: lower evidence.tokens"):
-        settings({"budget_seconds": 60})
 
 
 def test_a_source_without_held_out_documents_is_named(tmp_path: Path, corpus: Path) -> None:
