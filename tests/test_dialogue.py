@@ -104,7 +104,7 @@ def test_trainer_and_ranks_are_asked_for_until_they_can_be_used(terminal: Termin
         ("did you mean 'hf-trainer'?", ""),
         ("[none]: ", "torchtitan\n"),
         ("Its ranks [unknown]: ", "four\n"),
-        ("'four' is no number of ranks", ""),
+        ("'four' is not a whole number", ""),
         ("Its ranks [unknown]: ", "4\n"),
     ):
         terminal.answer(question, given)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagster_divorder.cli.verb import Options, Verb, can_ask, config_of, shown
+from dagster_divorder.cli.verb import Options, Verb, can_ask, config_of, shown, whole_number
 from dagster_divorder.errors import DivOrderError, InputError
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable
+from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.words import cells
 
 if TYPE_CHECKING:
-    from dagster_divorder.propose import InputBlock
+    from dagster_divorder.propose import Looked
 
 Answered = TypeVar("Answered")
 FIELDS, CELL = 40, 60
@@ -47,26 +47,23 @@ def init(options: Options) -> Answer:
     refuse_unwritable(file, new=True)
     trainer = trainer_named(options.trainer).name if options.trainer else None
     numbers = {name: given for name in NUMBERS if (given := getattr(options, name)) is not None}
-    # A trainer of texts that are records reads prompts, and no answers beside them.
-    prompt = "prompt" if trainer and "text" in TRAINERS[trainer].forms else None
-    blocks = look(options.paths, options.text_field or prompt)
-    fields = [part for block in blocks for part in _fields(block)]
+    looked = look(options.paths, options.text_field)
+    data = _data(looked)
+    fields = _shown(looked, data["fields"])
     if can_ask() and not options.yes and not getattr(options, "json", False):
         print(shown(fields))
         fields = []
         question = f"Trainer: {', '.join(TRAINERS)} [none]"
         trainer = trainer or _ask(question, lambda name: trainer_named(name).name)
-        if trainer and "world_size" not in numbers and (ranks := _ask("Its ranks [unknown]", _ranks)):
+        if trainer and "world_size" not in numbers and (ranks := _ask("Its ranks [unknown]", whole_number)):
             numbers["world_size"] = ranks
-    settings = write_settings(blocks, file, trainer=trainer, numbers=numbers)
-    names = [block.structure.name if block.structure else repr(block.text_field) for block in blocks]
+    settings = write_settings(looked, file, trainer=trainer, numbers=numbers)
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
     return Answer(
         [
-            f"wrote {file}: it reads {' and '.join(dict.fromkeys(names))}; every window will carry the mix of "
+            f"wrote {file}: it reads {looked.what}; every window will carry the mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
-            *(Line(warning, "bad") for block in blocks for warning in block.warnings if warning),
             "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
@@ -75,12 +72,8 @@ def init(options: Options) -> Answer:
         ],
         {
             "settings": str(file),
-            "inputs": [_data(block) for block in blocks],
-            "traits": list(settings.order.traits),
-            "sequence": settings.sequence.model_dump(include={"length", "batch"}),
-            "exports": settings.exports.model_dump(
-                mode="json", include={"formats", "trainer"} | settings.exports.ranks.keys()
-            ),
+            "input": data,
+            "written": settings.model_dump(mode="json", exclude_unset=True),
         },
     )
 
@@ -91,49 +84,45 @@ def _ask(question: str, read: Callable[[str], Answered]) -> Answered | None:
         try:
             answer = input(f"{question}: ").strip()
             return read(answer) if answer else None
-        except (DivOrderError, UnicodeDecodeError) as error:
+        except (DivOrderError, argparse.ArgumentTypeError, UnicodeDecodeError) as error:
             print(f"  {error}")
         except (EOFError, KeyboardInterrupt):
             print()
             raise KeyboardInterrupt("nothing was written; --yes asks nothing") from None
 
 
-def _ranks(answer: str) -> int:
-    if not answer.isdecimal() or not int(answer):
-        raise InputError(f"{answer!r} is no number of ranks; expected 1 or more")
-    return int(answer)
-
-
-def _data(block: InputBlock) -> dict[str, Any]:
-    """What is known of an input, and of each of its fields."""
-    names = ("paths", "records", "format", "text_field", "why", "id_field", "source_field")
+def _data(looked: Looked) -> dict[str, Any]:
+    """What is known of the records, and of each of their fields."""
     fields = [
         {
             "field": name,
             "type": each.type,
-            "share": each.records / block.records,
+            "share": each.records / looked.records,
             "distinct": len(each.values) or None,
             "example": each.example,
         }
-        for name, each in block.fields.items()
+        for name, each in looked.fields.items()
     ]
-    return {**{name: getattr(block, name) or None for name in names}, "fields": fields}
+    names = ("paths", "records", "format", "read", "why", "id_field", "source_field")
+    return {**{name: getattr(looked, name) or None for name in names}, "fields": fields}
 
 
-def _fields(block: InputBlock) -> list[Part]:
-    """The fields of an input, the files that are not read, and what the fields are taken for."""
-    rows, others = cells(_data(block)["fields"], CELL), block.listing.others
-    title = f"{', '.join(block.paths)}: fields of {block.records:,} records"
-    text = f"text: {block.text_field!r}, {block.why}"
+def _shown(looked: Looked, fields: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """The fields of the records, and what they are taken for."""
     return [
         "",
-        TextTable(rows[:FIELDS], title),
-        *([f"and {len(rows) - FIELDS:,} more: --json has all of them"] if len(rows) > FIELDS else []),
-        *(f"files that are not read: {number:,} {ending}" for ending, number in others.items()),
+        TextTable(
+            cells(fields[:FIELDS], CELL), f"{', '.join(looked.paths)}: fields of {looked.records:,} records"
+        ),
+        *(["other fields: --json has all of them"] if len(fields) > FIELDS else []),
+        *(
+            f"files that are not read: {number:,} {ending}"
+            for ending, number in looked.listing.others.items()
+        ),
         "",
-        f"format: {block.format}, as these are {block.why}" if block.structure else text,
-        f"id: {block.id_field or 'none: no field such as id or url differs in each record'}",
-        f"source: {block.source_field or 'none: no field such as source has few texts'}",
+        f"{looked.format}: {looked.what}",
+        f"id: {looked.id_field or 'none: no field such as id or url differs in each record'}",
+        f"source: {looked.source_field or 'none: no field such as source has few texts'}",
     ]
 
 

@@ -134,8 +134,7 @@ def find_files(
     if len(kinds) > 1:
         raise InputError(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
-            "expected one kind an input: give each its own [[input]] block, as `divorder init` does for paths named "
-            "one by one"
+            "expected one kind an input: give each its own [[input]] block"
         )
     kinds_left = dict(sorted(Counter(others.values()).items()))
     return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 
 from dagster_divorder.chats.forms import form_of, without_nulls
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.find import Found, find_files, own_folders
-from dagster_divorder.corpus.inputs import Kind, parse, read_batches, read_lines, read_rows, read_schema
-from dagster_divorder.corpus.looks import looks_like
-from dagster_divorder.corpus.records import EMPTY_TEXT, parse_block, raw_bytes
+from dagster_divorder.corpus.inputs import Kind, parse, read_batches, read_lines
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import is_url
@@ -27,43 +23,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 100
 """Most records read until one shows the form of its input."""
-
-
-@dataclass
-class Refusals:
-    """Number of records examined, and of records that the pipeline refuses. first: file, line or row, and reason of the
-    first refused record; looks: what that record looks like, as the end of a sentence."""
-
-    looked_at: int = 0
-    refused: int = 0
-    first: str = ""
-    looks: str = ""
-
-
-def first_refusals(found: Found, most: int) -> Refusals:
-    """Refusals among the first `most` records of each file, as ingest would refuse them. A last line still being
-    written does not count. Raises InputError: a file cannot be read, or its columns differ from those of the first."""
-    refusals, schema = Refusals(), None
-    for path in found.files:
-        if found.kind == "parquet":
-            schema = read_schema(path, schema)
-        wanted, number = most, 0
-        for block in read_lines(path) if schema is None else read_rows(path, schema):
-            at = np.flatnonzero(~block.blank)[:wanted]
-            parsed = parse_block(block, at, found.shape, path)
-            for place, reason in zip(at.tolist(), parsed, strict=True):
-                if not isinstance(reason, str):
-                    continue
-                if not refusals.refused:
-                    refusals.first = f"{path}:{number + place + 1}: {reason}"
-                    looks = looks_like(raw_bytes(block, place), found.shape.form)
-                    refusals.looks = f", which is {looks}" if looks and reason != EMPTY_TEXT else ""
-                refusals.refused += 1
-            refusals.looked_at += len(at)
-            number, wanted = number + len(block), wanted - len(at)
-            if wanted <= 0:
-                break
-    return refusals
 
 
 def unseen(inputs: Sequence[Found], fields: Iterable[str]) -> set[str]:

@@ -45,15 +45,12 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
                 raise InputError(
                     "no corpus is named; give its files, folders or globs: --paths 'data/*.jsonl'"
                 )
-            blocks = look(params.paths, params.text_field)
-            write_settings(blocks, folder / CONFIG, project=project)
+            write_settings(look(params.paths, params.text_field), folder / CONFIG, project=project)
         except DivOrderError as error:
             # `dg` refuses an existing folder, so the next try would fail.
             with suppress(OSError):
                 folder.rmdir()
             raise click.ClickException(str(error)) from None
-        for warning in filter(None, [warning for block in blocks for warning in block.warnings]):
-            click.echo(warning)
         attributes = {"config": CONFIG, "key_prefix": re.sub(r"\W", "_", folder.name, flags=re.ASCII)}
         dg.scaffold_component(request, attributes)
         if request.scaffold_format == "python":
