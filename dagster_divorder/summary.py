@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,13 +22,13 @@ from dagster_divorder.stages.order.pieces import left_out_lines
 from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
-from dagster_divorder.view.answer import Answer, Line, Part, TextTable, height
+from dagster_divorder.view.answer import Answer, Line, Part, TextTable, as_text
 from dagster_divorder.view.measures import beside_shuffled, definitions, in_short, mix_rows, side_by_side
 from dagster_divorder.view.verdict import RECOMMENDED
-from dagster_divorder.view.words import TRAIN_ON, cells, count, number, points
+from dagster_divorder.view.words import TRAIN_ON, cells, count, number
 from dagster_divorder.write.curated import RECORDS
 
-Blocks = Sequence[tuple[int, Sequence[str | Line]]]
+Blocks = Sequence[tuple[int, Sequence[Part]]]
 """Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
 MORE = "every measure, order, file and stage: divorder summary --details"
 Figures = Mapping[str, Mapping[str, Any]]
@@ -85,26 +83,18 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
         *((3, [note]) for note in notes if note),
     ]
-    table = [row.shown() for row in in_short(measured)]
     if details:
-        texts = [[text for _, block in blocks for text in block] for blocks in (before, after)]
-        parts: list[Part] = [*texts[0], TextTable(table), *texts[1]]
+        parts: list[Part] = [part for _, block in before for part in block]
+        parts += [TextTable([row.shown() for row in in_short(measured)])]
+        parts += [part for _, block in after for part in block]
         parts += ["", f"files in {output['folder']}: {', '.join(files['files'])}"]
         if mixes:
-            after_it = zip(mixes["values"], mixes.get("next", ()), strict=False)
-            shares = ", ".join(f"{value} {points(share)} %" for value, share in after_it)
             parts += ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")]
-            parts += [f"the first batch behind what stays: {shares}"] if shares else []
         parts += ["", TextTable(side_by_side(orders), "all orders")]
         parts += figures["diversity_metrics"]["findings"]
-        for stage in ("subset_selection", "set_diversity", "packed_sequences"):
-            tables = GRAPH[stage].show(run, run.receipt(stage)) if stage in figures else {}
-            for name, shown in tables.items():
-                if isinstance(shown, Table) and shown.rows:
-                    parts += ["", TextTable(cells(shown.rows), f"{name} ({stage})")]
         parts += ["", stages_table(stages, "the last run of each stage")]
     else:
-        parts = _fitted(before, table, [*after, (0, [MORE])])
+        parts = _fitted(before, [row.shown() for row in in_short(measured)], [*after, (0, [MORE])])
     return Answer(
         parts,
         {
@@ -129,23 +119,20 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
 
 
 def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
-    """The blocks around a table that fit into LINES: those of rank 0, then those up to BEFORE_ROWS, then as many rows
-    of the table as fit, then the others, the lowest rank first. A first row always stands."""
-    # Cells of the first column fold; a table in colours has three spaces between columns.
-    width = COLUMNS - sum(3 + max(len(name), *(len(row[name]) for row in table)) for name in [*table[0]][1:])
-    rows = [len(textwrap.wrap(row["measure"], width)) for row in table[:MEASURES_SHOWN]]
-    # (rank, number, lines) of what may be shown: blocks by number, rows of the table from -1 down.
-    items = [(float(rank), at, height(texts, COLUMNS)) for at, (rank, texts) in enumerate([*before, *after])]
-    items += [(BEFORE_ROWS + 0.5 if at else 0, -1 - at, lines) for at, lines in enumerate(rows)]
-    kept, room = set[int](), LINES - 2  # the table has names and, in colours, a rule above its first row
-    for rank, at, lines in sorted(items, key=lambda item: item[0]):
-        # Rows are shown up to the first that does not fit.
-        if (rank == 0 or lines <= room) and (at >= -1 or at + 1 in kept):
-            kept.add(at)
-            room -= lines
-    texts = [texts if at in kept else [] for at, (_, texts) in enumerate([*before, *after])]
-    shown = TextTable(table[: sum(at < 0 for at in kept)])
-    return [*chain(*texts[: len(before)]), shown, *chain(*texts[len(before) :])]
+    """As many blocks around a table, those of low rank first, and rows of it as LINES hold."""
+    ranks = [(rank, MEASURES_SHOWN) for rank in (5, 4, 3)]
+    for most, rows in [
+        *ranks,
+        *((BEFORE_ROWS, rows) for rows in range(MEASURES_SHOWN, 1, -1)),
+        (1, 1),
+        (0, 1),
+    ]:
+        parts = [part for rank, block in before if rank <= most for part in block]
+        parts += [TextTable(table[:rows]), *(part for rank, block in after if rank <= most for part in block)]
+        # In colours tables are wider and higher.
+        if as_text(parts, width=COLUMNS, colour=True).count("\n") < LINES:
+            break
+    return parts
 
 
 def show_stages(settings: Settings, stages: Sequence[str]) -> Answer:
@@ -233,14 +220,12 @@ def _figures_of_the_last_run(run: Run) -> Figures:
     return figures
 
 
-def _for_the_trainer(
-    run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]
-) -> list[tuple[int, Sequence[str | Line]]]:
+def _for_the_trainer(run: Run, exports: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> Blocks:
     """What to give to a trainer, the configuration of the one that is set, other exports and the curated file."""
     settings, folder = run.settings, run.settings.output.path
     trainer = settings.exports.trainer
 
-    def give(place: Place, size: int) -> tuple[int, Sequence[str | Line]]:
+    def give(place: Place, size: int) -> tuple[int, Sequence[Part]]:
         what = f"What {trainer} reads" if trainer else "For its lines set exports.trainer, or"
         head = f"Give your trainer {_here(place)} ({byte_size(size)}), unshuffled."
         verify = f"  divorder verify {shlex.quote(_here(place))}{'' if trainer else ' --trainer NAME'}"

@@ -69,7 +69,7 @@ class Terminal:
             with contextlib.suppress(OSError):
                 os.write(self._ours, key.encode())
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(1)
+                self.process.wait(10)  # a second one would end a command that is leaving
 
     def end(self) -> int:
         """The exit status; everything is said then."""

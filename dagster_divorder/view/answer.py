@@ -155,11 +155,6 @@ def _table_lines(table: TextTable, width: int, colour: bool) -> list[str]:
     return lines
 
 
-def height(texts: Iterable[str | Line], width: int) -> int:
-    """The number of lines of texts on a terminal of so many columns."""
-    return sum(_filled(text, width).count("\n") + 1 for text in texts)
-
-
 def _filled(part: str | Line, width: int) -> str:
     text = part.text if isinstance(part, Line) else part
     shown = printable(text)
