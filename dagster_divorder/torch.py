@@ -13,20 +13,14 @@ sampler = BalancedSampler(table, by="source")      # row numbers of your data se
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.loading import GlobalBatchSampler, SequenceDataset, SequenceStream
 from dagster_divorder.readers.mix_log import MixLog
-from dagster_divorder.readers.mixture import Mixture
 from dagster_divorder.readers.sampling import BalancedSampler
-from dagster_divorder.readers.shards import Rotated, ShardStream, rotate_shards
 
 __all__ = [
     "BalancedSampler",
     "Export",
     "GlobalBatchSampler",
     "MixLog",
-    "Mixture",
-    "Rotated",
     "SequenceDataset",
     "SequenceStream",
-    "ShardStream",
     "open_export",
-    "rotate_shards",
 ]

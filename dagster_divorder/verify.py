@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
@@ -237,15 +235,6 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
     elif not default.kept.in_order:
         kept += ", and no setting keeps more"
     lines: list[Part] = [Line(trainer.title, "strong"), "", kept]
-    for name, way in {"at its best": best, "by default": default}.items():
-        if way.kept.first and (name == "by default" or best is not default):
-            batch, expected, read = way.kept.first
-            rows = "records" if trainer.forms else "sequences"
-            lines.append(
-                f"  {name}, the first difference is in batch {batch:,}: expected {rows} {_first_of(expected)}, read "
-                f"{f'{rows} {_first_of(read)}' if read.size else 'none'}, {np.intersect1d(expected, read).size:,} in "
-                "common"
-            )
     if trainer.joins_rows and shape.epochs > 1:
         lines.append(
             "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
@@ -261,8 +250,3 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
             f"its sampler has no model here: without its lines it counts as shuffled; see {trainer.documented}"
         )
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
-
-
-def _first_of(positions: np.ndarray) -> str:
-    numbers = ", ".join(f"{position:,}" for position in positions[:3].tolist())
-    return f"{numbers}{', ...' if len(positions) > 3 else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
 
 
-def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
-    """What a run would do, by stage, and the bytes in the store. everything: with all evidence. disk: bytes by part."""
+def plan(settings: Settings, *, everything: bool = False) -> Answer:
+    """What a run would do, by stage. everything: with all evidence."""
     from dagster_divorder.pipeline.plan import make_plan
     from dagster_divorder.stages import GRAPH
 
@@ -36,8 +36,6 @@ def plan(settings: Settings, *, everything: bool = False, disk: bool) -> Answer:
         "",
         TextTable(rows),
     ]
-    in_short = f"disk in use: {byte_size(sum(planned.disk.values()))} (by part: --disk)"
-    parts += ["", _bytes_by_part("disk in use", planned.disk) if disk else in_short]
     if planned.refusal:
         parts += ["", Line(planned.refusal, "bad")]
     return Answer(parts, asdict(planned))
@@ -102,21 +100,16 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     with store.lock(on_wait=STANDARD_ERROR.note):
         freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, store.open())
     parts: list[Part] = [
-        _bytes_by_part("would be freed" if dry_run else "freed", freed.bytes),
-        f"deleted documents: {freed.documents:,}",
+        f"{'would be freed' if dry_run else 'freed'}: {byte_size(freed.bytes)}",
+        f"texts of deleted documents among it: {'yes' if freed.texts else 'no'}",
     ]
-    if freed.documents and not dry_run:
+    if freed.texts and not dry_run:
         parts += [
             "Cluster names, examples and pages beside the output are gone too, because they may contain their words.",
             "The next run makes them again. A bootstrap base model trained",
             "on these documents still knows some of their words: divorder run --refit model trains another.",
         ]
-    return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "documents": freed.documents})
-
-
-def _bytes_by_part(title: str, sizes: Mapping[str, int]) -> TextTable:
-    rows = [*sizes.items(), ("in all", sum(sizes.values()))]
-    return TextTable([{"part of the store": part, "size": byte_size(size)} for part, size in rows], title)
+    return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "texts": freed.texts})
 
 
 DETAILS = flag("--details", "also show every order, and every stage and its time")
@@ -141,10 +134,9 @@ VERBS = (
         "shows what a run would compute and why; stores nothing",
         "divorder plan",
         "reads the input once",
-        lambda options: plan(settings_of(options), everything=options.all, disk=options.disk),
+        lambda options: plan(settings_of(options), everything=options.all),
         (
             flag("--all", "include all evidence, as report --all and prove make it"),
-            flag("--disk", "also show the size of each part of the store"),
             add_refit,
         ),
     ),

@@ -1,4 +1,4 @@
-"""Plans a run: what each stage would compute and why, and the disk in use.
+"""Plans a run: what each stage would compute and why.
 
 Every stage decides as in a run (`Stage.decide`), on the results that the stages before it would have. A plan reads the
 input as a run does, and stores nothing. `unless` names what only a run can find out: new documents lie too far from the
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
-from dagster_divorder.pipeline.prune import disk_use
 from dagster_divorder.pipeline.published import refusal_ahead
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
 from dagster_divorder.pipeline.stage import Decision
@@ -35,13 +34,12 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would do. new_records: number of records never seen before. disk: bytes by part of the store.
-    refusal: what to set before a new order (`published.refusal_ahead`); "" if nothing."""
+    """What a run would do. new_records: number of records never seen before. refusal: what to set before a new order
+    (`published.refusal_ahead`); "" if nothing."""
 
     records: int
     new_records: int
     stages: tuple[StagePlan, ...]
-    disk: dict[str, int]
     refusal: str = ""
 
 
@@ -59,7 +57,7 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     new = run.receipt("raw_docs").facts["new_records"]
     reorders = any(plan.stage == "sequence_order" and plan.scope != "nothing" for plan in plans)
     refusal = refusal_ahead(settings) if reorders else ""
-    return Plan(run.corpus.records, new, plans, disk_use(store), refusal)
+    return Plan(run.corpus.records, new, plans, refusal)
 
 
 def _plan(run: Run, name: str) -> StagePlan:

@@ -6,7 +6,6 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,24 +28,10 @@ WHOLE = ("views", "rejects", "schemas")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a prune frees: bytes by part of the store, such as `stages/clusters`, and the number of deleted
-    documents."""
+    """What a prune frees: bytes, and whether texts of deleted documents are among them."""
 
-    bytes: dict[str, int]
-    documents: int
-
-
-def disk_use(store: Store) -> dict[str, int]:
-    """Bytes by part of the store, sorted."""
-    return _by_part(store.files())
-
-
-def _by_part(sizes: dict[str, int]) -> dict[str, int]:
-    parts = Counter[str]()
-    for name, size in sizes.items():
-        top, _, rest = name.partition("/")
-        parts[f"{top}/{rest.split('/')[0]}" if top in ("stages", "fits") else top] += size
-    return dict(sorted(parts.items()))
+    bytes: int
+    texts: bool
 
 
 def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None:
@@ -71,8 +56,8 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free."""
     needed = _Needed.of(store, _needed_state(store, graph, load_state(store)))
-    freed = {name: size for name, size in store.removable().items() if not needed.has(name)}
-    return Pruned(_by_part(freed), _deleted_documents(store))
+    freed = [size for name, size in store.removable().items() if not needed.has(name)]
+    return Pruned(sum(freed), _holds_deleted(store))
 
 
 def prune(graph: Graph, store: Store) -> Pruned:
@@ -84,33 +69,30 @@ def prune(graph: Graph, store: Store) -> Pruned:
     Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
     under other settings stay, because a new draw would hold out other documents.
     """
-    before, deleted = disk_use(store), _deleted_documents(store)
+    before, deleted = sum(store.files().values()), _holds_deleted(store)
     if deleted or load_state(store).removed:
         changing(store, lambda state: _without_quotes(store, graph, state))
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
     needed = _Needed.of(store, changing(store, lambda state: _needed_state(store, graph, state)))
     store.delete(*(name for name in store.removable() if not needed.has(name)))
-    after = disk_use(store)
-    freed = {part: size - after.get(part, 0) for part, size in before.items()}
-    return Pruned({part: size for part, size in freed.items() if size > 0}, deleted)
+    return Pruned(before - sum(store.files().values()), deleted)
 
 
-def _deleted_documents(store: Store) -> int:
-    """The number of distinct texts that fragments hold and the current view lacks."""
+def _holds_deleted(store: Store) -> bool:
+    """Whether fragments hold a text that the current view lacks."""
     receipt = load_receipt(store, "raw_docs")
     if receipt is None:
-        return 0
-    view = View.load(store, receipt.files["view"])
-    kept, texts = {piece.name for piece in view.pieces}, np.empty(0, np.uint64)
+        return False
+    view, texts = View.load(store, receipt.files["view"]), np.empty(0, np.uint64)
+    kept = {piece.name for piece in view.pieces}
     for folder in store.folders(RECORDS):
         fragments = Fragments(store, folder.partition("/")[2])
         gone = [Fragment(name, 0) for name in fragments.present() if name not in kept]
-        texts = np.unique(np.concatenate([texts, *(part[:, 0] for part in fragments.parts(gone, "text"))]))
-    # Without any, the current fragments are not read.
-    for part in Fragments(store, receipt.key).parts(view.fragments if len(texts) else (), "text"):
-        texts = np.setdiff1d(texts, part[:, 0])
-    return len(texts)
+        texts = np.concatenate([texts, *(part[:, 0] for part in fragments.parts(gone, "text"))])
+    if not len(texts):
+        return False
+    return not np.isin(texts, Fragments(store, receipt.key).text_halves(view.fragments)).all()
 
 
 def _without_quotes(store: Store, graph: Graph, state: State) -> State:

@@ -34,7 +34,7 @@ from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.units import byte_size
-from dagster_divorder.view.answer import AsTable, TextTable
+from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
 
@@ -215,14 +215,6 @@ def _unseen(store: Store, id: str) -> str:
     )
 
 
-class Receipts(AsTable, dict[str, Receipt]):
-    """Receipts by stage. print and notebooks show them as a table."""
-
-    @property
-    def _as_table(self) -> TextTable:
-        return stages_table([stage_row(stage, receipt.figures) for stage, receipt in self.items()])
-
-
 def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     """The last run of a stage: `stage`, numbers of `documents`, `new` and `reused` documents, and `seconds`."""
     counted = {name: figures.get(f"{name}_documents") for name in ("new", "reused")}
@@ -240,7 +232,7 @@ def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTabl
 
 def run_graph(
     graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
-) -> Receipts:
+) -> dict[str, Receipt]:
     """Run stages of a graph in order, by default all that an output needs. See `dagster_divorder.stages.run_all`."""
     stages = graph.needed(settings) if stages is None else tuple(stages)
     progress = progress or STANDARD_ERROR
@@ -261,7 +253,7 @@ def run_graph(
             if checked:
                 with progress("checking the settings"):
                     check_settings(run, checked)
-            receipts = Receipts({stage: _run_one(run, stage) for stage in stages})
+            receipts = {stage: _run_one(run, stage) for stage in stages}
             publish(run, stages)
             changed = load_state(store).results != before
             if changed and all(map(run.is_current, needed)):
@@ -306,12 +298,8 @@ def _run_one(run: Run, name: str) -> Receipt:
             "again: finished fragments are kept"
         ) from error
     seconds, figures = time.perf_counter() - start, receipt.figures
-    timing = {"seconds": round(seconds, 3)}
-    new = decision.documents or figures["new_documents"]
-    if new and seconds > 0:
-        timing["documents_per_second"] = round(figures["documents"] / seconds, 1)
-    facts = {**receipt.facts, "computed": new}
-    receipt = replace(receipt, facts=facts, figures={**figures, **run.observed, **timing})
+    facts = {**receipt.facts, "computed": decision.documents or figures["new_documents"]}
+    receipt = replace(receipt, facts=facts, figures={**figures, **run.observed, "seconds": round(seconds, 3)})
     run.save(receipt)
     return receipt
 

@@ -266,11 +266,9 @@ class PerDocument(Stage):
                     advance(stored.rows)
         last = load_receipt(run.store, self.name)
         if last and (last.version, last.upstream) == (receipt.version, receipt.upstream):
-            kept: Mapping[str, Any] = last.figures
+            figures: Mapping[str, Any] = last.figures
         else:
-            kept = self.figures(run, self.files(run, receipt.key))
-        # A rate belongs to the run that measured it.
-        figures = {name: value for name, value in kept.items() if not name.endswith("_per_second")}
+            figures = self.figures(run, self.files(run, receipt.key))
         counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted, **self.figures_now(run)})
 

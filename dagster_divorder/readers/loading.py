@@ -23,25 +23,21 @@ from dagster_divorder.core.ranks import deal_to_ranks
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
-from dagster_divorder.readers.mixture import Mixture
-from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Position
-from dagster_divorder.readers.shards import check_state
+from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Position, check_state
 
 
 class SequenceDataset(Dataset[Any]):
     """The rows of all epochs as a map-style dataset for any sampler: row i is row i of the stream.
 
     `__getitems__` reads a batch as one block, so give the loader `collate_fn=dataset.collate`. path: the folder of an
-    export, an open export, or a mixture. form: plain, flattened or torchtitan (readers/forms.py). trim: blocks of the
+    export, or an open export. form: plain, flattened or torchtitan (readers/forms.py). trim: blocks of the
     plain form end at their longest row.
 
     Raises:
         InputError: an unknown form; see also `open_export`. StoreError: see `open_export`.
     """
 
-    def __init__(
-        self, path: str | Path | Export | Mixture, *, form: str = "plain", trim: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path | Export, *, form: str = "plain", trim: bool = False) -> None:
         if form not in FORMS:
             raise InputError(f"there is no form {form!r}; expected one of {', '.join(FORMS)}")
         self.export = open_export(path) if isinstance(path, str | Path) else path
@@ -82,10 +78,9 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
     dataset: of an export; or a BalancedSampler, whose position and epochs then count. batch: rows of a global batch
     over all ranks; default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its
     whole part. rank, world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any
-    of them one rank reads all. drop_last: leave out an incomplete last batch; if false, its last step is filled up with
-    the first rows. An iteration begins at the start, or once at a loaded state, at the end of a step of world size x
-    micro-batch rows. equal_ranks: deal the rows of each whole global batch so that at every micro-step all ranks have
-    about the same attention cost (`core.ranks`).
+    of them one rank reads all. An incomplete last batch is left out. An iteration begins at the start, or once at a
+    loaded state, at the end of a step of world size x micro-batch rows. equal_ranks: deal the rows of each global batch
+    so that at every micro-step all ranks have about the same attention cost (`core.ranks`).
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
@@ -103,11 +98,10 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         micro_batch: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        drop_last: bool = True,
         equal_ranks: bool = False,
     ) -> None:
         self.sampler: BalancedSampler | None = None
-        self.source: BalancedSampler | Export | Mixture
+        self.source: BalancedSampler | Export
         if isinstance(dataset, BalancedSampler):
             # Trainers call `sampler.set_epoch`.
             self.source = self.sampler = dataset
@@ -129,7 +123,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
                 f"{self.micro_batch} at once; expected world_size x micro_batch to divide batch"
             )
         rows = len(self.source)
-        self.drop_last, self.end = drop_last, rows // self.batch * self.batch if drop_last else rows
+        self.end = rows // self.batch * self.batch
         if not self.end:
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
@@ -138,7 +132,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         self.equal_ranks = equal_ranks
         self._batch: tuple[int, NDArray[np.int64]] | None = None
         """The last batch that was dealt: its first row, and its rows."""
-        if equal_ranks and self.batch <= rows:
+        if equal_ranks:
             self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
@@ -149,7 +143,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
-        return -(-self.end // self.step)
+        return self.end // self.step
 
     def begin(self) -> Position:
         """The place where the next iteration begins."""
@@ -211,14 +205,13 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         return self._batch[1]
 
     def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at positions [begin, end) of an iteration, within one batch; past its end, the first rows."""
+        """Rows at positions [begin, end) of an iteration, within one batch."""
         if self.sampler:
             return self.sampler.rows_at(epoch, begin, end)
+        if not self.equal_ranks:
+            return range(begin, end)
         first = begin // self.batch * self.batch
-        if self.equal_ranks and first + self.batch <= len(self.source):
-            return self._deal(first)[begin - first : end - first].tolist()
-        rows = len(self.source)
-        return range(begin, end) if end <= rows else [position % rows for position in range(begin, end)]
+        return self._deal(first)[begin - first : end - first].tolist()
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -256,17 +249,16 @@ class MicroBatches(Iteration[Sequence[int]]):
 
     def __next__(self) -> Sequence[int]:
         sampler = self._sampler
-        # Only without drop_last is an incomplete last step read.
-        if self.samples + (sampler.step if sampler.drop_last else 1) > sampler.end:
+        if self.samples + sampler.step > sampler.end:
             if sampler.sampler:
                 sampler.sampler.end(self.epoch)
             raise StopIteration
         first = self.samples + sampler.rank * sampler.micro_batch
-        self.samples = min(self.samples + sampler.step, sampler.end)
+        self.samples += sampler.step
         return sampler.rows_at(self.epoch, first, first + sampler.micro_batch)
 
 
-def samples_in(state: dict[str, Any], export: Export | Mixture) -> int:
+def samples_in(state: dict[str, Any], export: Export) -> int:
     """Rows of the stream read so far, from a state: {"samples", "plan"}. Raises InputError for any other export's."""
     check_state(state, samples=int, plan=str)
     if state["plan"] != export.plan:
@@ -298,7 +290,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        path: str | Path | Export | Mixture,
+        path: str | Path | Export,
         *,
         batch: int | None = None,
         micro_batch: int | None = None,
@@ -343,7 +335,7 @@ class SequenceStream(IterableDataset[Any]):
             collate_fn=self.dataset.collate,
         )
         for block in blocks:
-            samples[0] = min(samples[0] + self.sampler.step, self.sampler.end)
+            samples[0] += self.sampler.step
             yield block
 
     def state_dict(self) -> dict[str, Any]:

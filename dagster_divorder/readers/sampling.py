@@ -14,7 +14,9 @@ to the trainer; see `BalancedSampler`.
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,12 +25,27 @@ from torch.utils.data import Sampler
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.errors import InputError
-from dagster_divorder.readers.shards import check_state
 
 Item = TypeVar("Item", covariant=True)
 
-MAX_TEXT = 200
-"""Characters of an argument in a state."""
+
+def check_state(state: Any, **types: type) -> None:
+    """Checks that a state to resume from has values of these types, as a `state_dict` of this package does.
+
+    Raises:
+        InputError: a value is missing or of another type.
+    """
+    # NumPy's whole numbers are accepted, True is not.
+    kinds = {name: Integral if kind is int else kind for name, kind in types.items()}
+    if not isinstance(state, Mapping) or not all(
+        isinstance(state.get(name), kind) and not isinstance(state[name], bool)
+        for name, kind in kinds.items()
+    ):
+        expected = ", ".join(f"{name!r}: {kind.__name__}" for name, kind in types.items())
+        raise InputError(
+            f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() returns "
+            f"it: load the saved state of this stream, not the checkpoint around it"
+        )
 
 
 class Position(NamedTuple):
@@ -49,7 +66,7 @@ class BalancedSampler(Sampler[int]):
     An iteration is an epoch; after a completed one the next follows. `set_epoch` sets any epoch; its order does not
     depend on earlier reads.
 
-    A state is {"epoch", "samples", "plan", "arguments"}, plain numbers and text. `sampler.state_dict()` counts rows
+    A state is {"epoch", "samples", "plan"}, plain numbers and text. `sampler.state_dict()` counts rows
     drawn. In a DataLoader without workers these are the rows given to the trainer; workers draw ahead of it.
     StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
     own steps can put its position into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
@@ -77,13 +94,6 @@ class BalancedSampler(Sampler[int]):
         self.rows = len(self._order)
         if not self.rows:
             raise InputError("the table has no rows; expected one or more to sample")
-        self.arguments = {
-            "rows": self.rows,
-            "by": _text(by),
-            "batch_size": self.batch,
-            **{name: _text(value) for name, value in arguments.items()},
-        }
-        """Part of a state, so that another sampler can name the arguments that differ."""
         # The 1 stands for the passes that earlier versions put into a plan: their states stay valid.
         decided = repr((self.batch, 1)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
@@ -116,8 +126,8 @@ class BalancedSampler(Sampler[int]):
             self.set_epoch(epoch + 1)
 
     def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at positions [begin, end) of an epoch; past its end, its first rows."""
-        rows: list[int] = self.order(epoch).take(np.arange(begin, end), mode="wrap").tolist()
+        """Rows at positions [begin, end) of an epoch."""
+        rows: list[int] = self.order(epoch)[begin:end].tolist()
         return rows
 
     def order(self, epoch: int) -> NDArray[np.int64]:
@@ -140,21 +150,15 @@ class BalancedSampler(Sampler[int]):
 
     def state(self, place: Position) -> dict[str, Any]:
         """A position as plain numbers and text."""
-        return {**place._asdict(), "plan": self.plan, "arguments": dict(self.arguments)}
+        return {**place._asdict(), "plan": self.plan}
 
     def place(self, state: Mapping[str, Any]) -> Position:
         """The position of a state. Raises InputError for one of another table or other arguments, or past the end."""
-        check_state(state, epoch=int, samples=int, plan=str, arguments=dict)
+        check_state(state, epoch=int, samples=int, plan=str)
         if state["plan"] != self.plan:
-            theirs, ours = state["arguments"], self.arguments
-            differ = [
-                f"{name} was {theirs.get(name, 'not given')} and is {ours.get(name, 'not given')}"
-                for name in dict.fromkeys([*theirs, *ours])
-                if theirs.get(name) != ours.get(name)
-            ]
             raise InputError(
-                f"the state belongs to another order: {', '.join(differ) or 'the values of the table differ'}; resume "
-                "with the table and the arguments that the state was saved with"
+                f"the state belongs to the order {state['plan']}, and this is {self.plan}: another table or other "
+                "arguments; resume with the table and the arguments that the state was saved with"
             )
         place = Position(int(state["epoch"]), int(state["samples"]))
         if place.epoch < 0 or not 0 <= place.samples <= len(self):
@@ -191,10 +195,3 @@ class RowNumbers(Iteration[int]):
             raise StopIteration
         self.samples += 1
         return int(sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0])
-
-
-def _text(value: Any) -> str:
-    """An argument as text; if long, its beginning and a hash."""
-    text = getattr(value, "__qualname__", None) or str(value)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}... {digest}"

@@ -11,7 +11,7 @@ from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Progress
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
-from dagster_divorder.pipeline.run import Receipts, Run, run_graph
+from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.store.connect import store_of
@@ -97,11 +97,10 @@ GRAPH = Graph(_Stages())
 
 def run_all(
     settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
-) -> Receipts:
+) -> dict[str, Receipt]:
     """Run stages in order, by default all that an output needs, alone on the store throughout.
 
-    Without new input nothing is computed. A second run on the same store waits for this one. If a stage
-    meets a damaged file, that is made again with a note, if need be by the stages before it.
+    Without new input nothing is computed. A second run on the same store waits for this one.
 
     Raises:
         DivOrderError: says what is wrong, what was expected and what to do.

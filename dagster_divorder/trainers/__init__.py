@@ -37,32 +37,11 @@ TRAINERS: dict[str, Trainer] = {
         samplers.MDS,
         samplers.LITDATA,
         samplers.DATALOADER,
-        samplers.GRAIN,
         samplers.LIGHTNING,
         samplers.DATATROVE,
         *RECORD_READERS,
     )
 }
-OTHER_NAMES = {
-    "hf": "hf-trainer",
-    "huggingface": "hf-trainer",
-    "transformers": "hf-trainer",
-    "sft": "trl",
-    "dpo": "trl-dpo",
-    "kto": "trl-kto",
-    "grpo": "trl-grpo",
-    "megatron-lm": "megatron",
-    "nemo": "megatron",
-    "olmo": "olmo-core",
-    "titan": "torchtitan",
-    "mosaic": "mds",
-    "streaming": "mds",
-    "composer": "mds",
-    "torch": "dataloader",
-    "pytorch": "dataloader",
-    "torchdata": "dataloader",
-}
-"""What people call a trainer -> its name here."""
 
 
 def trainer_named(name: str) -> Trainer:
@@ -73,6 +52,7 @@ def trainer_named(name: str) -> Trainer:
     if name in TRAINERS:
         return TRAINERS[name]
     alike = name.lower().replace("_", "-")
-    near = OTHER_NAMES.get(alike) or next(iter(get_close_matches(alike, TRAINERS, n=1)), None)
+    within = [known for known in TRAINERS if alike in known]
+    near = next(iter([*get_close_matches(alike, TRAINERS, n=1), *within]), None)
     meant = f"; did you mean {near!r}?" if near else ""
     raise InputError(f"trainer is {name!r}; expected one of {', '.join(TRAINERS)}{meant}")

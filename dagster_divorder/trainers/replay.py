@@ -33,8 +33,6 @@ class Kept:
     """Whole batches of the plan. An incomplete last one is not judged: trainers drop it, fill it up or read it."""
     kept: int
     """Batches that were read at their step, in any order of rows."""
-    first: tuple[int, Rows, Rows] | None
-    """Of the first other batch: its number, from 0, the plan's rows, and the rows read in its place, both ascending."""
 
     @property
     def text(self) -> str:
@@ -59,12 +57,7 @@ def compare(batches: Rows, plan: Rows) -> Kept:
     expected = np.sort(plan[:whole], axis=1)
     read = np.full_like(expected, -1)
     read[: len(batches)] = np.sort(batches[:whole], axis=1)
-    differ = np.flatnonzero((read != expected).any(axis=1))
-    first = None
-    if differ.size:
-        at = int(differ[0])
-        first = (at, expected[at], read[at][read[at] >= 0])
-    return Kept(batches=whole, kept=whole - differ.size, first=first)
+    return Kept(batches=whole, kept=int((read == expected).all(axis=1).sum()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +110,12 @@ class Shape:
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """One way in which a trainer reads a plan. needs: what it takes, in words. lines: with our configuration lines, or
-    with its defaults. layout: of an export for it; None for the present one. read: positions, int64 (batches, B), -1
-    for nothing."""
+    with its defaults. layout: of an export for it; None for the present one."""
 
     needs: str
     lines: bool
     layout: Layout | None
     kept: Kept
-    read: Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +146,6 @@ def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
             lines=lines,
             layout=laid_out.layout if needs else None,
             kept=compare(read, plan),
-            read=read,
         )
 
     default, with_lines = way(export, False), way(export, True)

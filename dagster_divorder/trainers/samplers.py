@@ -335,29 +335,3 @@ LIGHTNING = Trainer(
     + "trainer = Trainer(use_distributed_sampler=False, accumulate_grad_batches={accumulation}, max_steps={steps})\n",
     resumes="a DataLoader restarts its epoch; a StatefulDataLoader's state counts a rank's own rows",
 )
-
-
-def _grain(reading: Reading) -> Rows:
-    """An IndexSampler with ShardOptions: contiguous shards, of which a shorter one begins again. Workers take every
-    n-th row before batching."""
-    ranks, workers = [], max(reading.workers, 1)
-    for shard in np.array_split(np.arange(reading.length), reading.world_size):
-        stream = np.resize(shard, reading.length // reading.world_size)
-        ranks.append(from_workers([stream[w::workers] for w in range(workers)], reading.micro_batch))
-    return from_ranks(ranks, reading)
-
-
-GRAIN = Trainer(
-    name="grain",
-    title="grain",
-    formats=("parquet",),
-    default=_grain,
-    shares="rows",
-    # Each rank takes every W-th row, and batches before workers share it.
-    lines="""\
-rows = grain.MapDataset.source(source)
-loader = rows[rank::{world_size}].batch({micro_batch}, drop_remainder=True).to_iter_dataset()
-loader = loader.mp_prefetch(grain.MultiprocessingOptions(num_workers={workers}))
-""",
-    resumes="its state is a rank's own position, so another world size reads some rows twice and skips others",
-)

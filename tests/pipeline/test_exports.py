@@ -222,7 +222,7 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     assert verify(settings, folder, "torchtitan").passed
     answer = verify(settings, folder, "hf-trainer")
     passed, text = answer.passed, str(answer)
-    assert not passed and "the first difference is in batch 0" in text
+    assert not passed
     assert 'with exports.trainer = "hf-trainer", and its lines' in text
     # The plan as it would be exported for it.
     assert verify(settings, None, "torchtitan", world_size=4).passed

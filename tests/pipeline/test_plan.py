@@ -61,7 +61,6 @@ def test_nothing_new_and_planning_stores_nothing(corpus: Path, make_settings: Ma
     made = make_plan(GRAPH, settings)
     assert {stage.scope for stage in made.stages} == {"nothing"}
     assert (made.records, made.new_records) == (80, 0)
-    assert sum(made.disk.values()) == sum(stat.st_size for stat in before.values())
     after = {path: path.stat() for path in files_of(settings.store.path)}
     assert {path: stat.st_mtime_ns for path, stat in after.items()} == {
         path: stat.st_mtime_ns for path, stat in before.items()
@@ -103,13 +102,12 @@ def test_the_pages_people_read(corpus: Path, make_settings: Make) -> None:
     run(settings)
     write_jsonl(corpus, topic_records(20)[:-5])
     run(settings)
-    page = str(plan_page(settings, disk=True))
+    page = str(plan_page(settings))
     assert "75 records in the input, 0 of them new" in page
     assert "up to date" in page
-    assert "stages/token_counts" in page
-    assert "would be freed" in str(prune_page(settings, dry_run=True))
-    assert "deleted documents: 5" in str(prune_page(settings, dry_run=False))
-    assert "deleted documents: 0" in str(prune_page(settings, dry_run=True))
+    assert "would be freed: " in str(prune_page(settings, dry_run=True))
+    assert "deleted documents among it: yes" in str(prune_page(settings, dry_run=False))
+    assert "deleted documents among it: no" in str(prune_page(settings, dry_run=True))
     assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
 
 

@@ -15,8 +15,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.torch import (
     BalancedSampler,
     GlobalBatchSampler,
-    Mixture,
-    SequenceDataset,
     SequenceStream,
     open_export,
 )
@@ -122,18 +120,6 @@ def test_rows_that_are_not_packed_are_padded_to_their_micro_batch(exports: dict[
     assert padded < 0.06 < as_they_come.max(1).sum() * 2 / as_they_come.sum() - 1
     flat = next(iter(SequenceStream(path, world_size=1, rank=0, form="flattened", equal_ranks=True)))
     assert flat["input_ids"].shape[1] == export.costs(range(BATCH), padded=True).sum()
-
-
-def test_a_mixture_deals_the_rows_of_its_pools(exports: dict[str, Path]) -> None:
-    mixture = Mixture({exports["best_fit"]: 1, exports["none"]: 2}, sequences=3 * BATCH)
-    sampler = GlobalBatchSampler(
-        SequenceDataset(mixture), micro_batch=4, rank=0, world_size=2, equal_ranks=True
-    )
-    other = GlobalBatchSampler(
-        SequenceDataset(mixture), micro_batch=4, rank=1, world_size=2, equal_ranks=True
-    )
-    read = np.array([[*sampler], [*other]]).transpose(1, 0, 2).reshape(-1, BATCH)
-    assert np.array_equal(np.sort(read, axis=1), np.arange(3 * BATCH).reshape(-1, BATCH))
 
 
 def test_what_has_no_costs_is_refused(tmp_path: Path) -> None:

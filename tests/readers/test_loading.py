@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers import loading
-from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream, ShardStream
+from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
 from tests.conftest import examples
 from tests.readers.made import write_export
 
@@ -174,13 +174,6 @@ def test_what_is_no_state_is_refused_wherever_it_is_loaded(
             InputError, match=r"the state to resume from is .*; expected \{'samples': int, 'plan': str"
         ):
             load(state)
-    shards = ShardStream(["a", "b"], lambda name: [name])
-    for wrong in (state, {"shard": "a", "passed": "0", "offset": 0}):
-        with pytest.raises(InputError, match=r"expected \{'shard': str, 'passed': int, 'offset': int"):
-            shards.load_state_dict(wrong)
-    for passed, offset in ((-1, 0), (3, 0), (0, -1)):
-        with pytest.raises(InputError, match=f"counts {passed} shards and {offset} items"):
-            shards.load_state_dict({"shard": "a", "passed": passed, "offset": offset})
 
 
 def test_ranks_that_cannot_share_a_batch_are_refused(export: tuple[Path, list[Any]]) -> None:

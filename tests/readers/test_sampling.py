@@ -95,15 +95,9 @@ shapes = st.tuples(st.integers(1, 4), st.integers(1, 3))
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    rows=st.integers(1, 50),
-    shape=shapes,
-    accumulated=st.integers(1, 3),
-    drop_last=st.booleans(),
-    epoch=st.integers(0, 1),
-)
+@given(rows=st.integers(1, 50), shape=shapes, accumulated=st.integers(1, 3), epoch=st.integers(0, 1))
 def test_ranks_share_the_global_batches_in_equal_numbers(
-    rows: int, shape: tuple[int, int], accumulated: int, drop_last: bool, epoch: int
+    rows: int, shape: tuple[int, int], accumulated: int, epoch: int
 ) -> None:
     world, micro = shape
     batch = world * micro * accumulated
@@ -111,13 +105,11 @@ def test_ranks_share_the_global_batches_in_equal_numbers(
 
     def samplers() -> list[GlobalBatchSampler]:
         return [
-            GlobalBatchSampler(
-                sampler(rows=rows), batch, micro_batch=micro, rank=rank, world_size=world, drop_last=drop_last
-            )
+            GlobalBatchSampler(sampler(rows=rows), batch, micro_batch=micro, rank=rank, world_size=world)
             for rank in range(world)
         ]
 
-    if drop_last and batch > rows:
+    if batch > rows:
         with pytest.raises(InputError, match=f"the table has {rows} rows, fewer than a batch of {batch}"):
             samplers()
         return
@@ -129,28 +121,20 @@ def test_ranks_share_the_global_batches_in_equal_numbers(
     assert {len(batches) for batches in micro_batches} == {len(ranks[0])}
     steps = [[row for part in step for row in part] for step in zip(*micro_batches, strict=True)]
     assert all(len(step) == world * micro for step in steps)
-    read = [row for step in steps for row in step]
-    if drop_last:
-        assert read == order[: rows // batch * batch]
-    else:
-        assert read[:rows] == order
-        # Less than a step of all ranks fills the last one, with what comes first.
-        assert read[rows:] == np.resize(order, len(read) - rows).tolist() and len(read) - rows < world * micro
+    assert [row for step in steps for row in step] == order[: rows // batch * batch]
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(before=shapes, after=shapes, part=st.floats(0, 1), drop_last=st.booleans())
+@given(before=shapes, after=shapes, part=st.floats(0, 1))
 def test_other_ranks_go_on_where_ranks_stopped(
-    before: tuple[int, int], after: tuple[int, int], part: float, drop_last: bool
+    before: tuple[int, int], after: tuple[int, int], part: float
 ) -> None:
     first, second = orders(2)
 
     def iterations(shape: tuple[int, int], state: dict[str, Any] | None) -> list[Any]:
         world, micro = shape
         ranks = [
-            GlobalBatchSampler(
-                sampler(), world * micro, micro_batch=micro, rank=rank, world_size=world, drop_last=drop_last
-            )
+            GlobalBatchSampler(sampler(), world * micro, micro_batch=micro, rank=rank, world_size=world)
             for rank in range(world)
         ]
         for one in ranks:
@@ -167,7 +151,7 @@ def test_other_ranks_go_on_where_ranks_stopped(
     assert read[: states[0]["samples"]] == first[: states[0]["samples"]]
     read = read[: states[0]["samples"]]
     size, stopped = after[0] * after[1], states[0]["samples"]
-    end = 50 // size * size if drop_last else 50
+    end = 50 // size * size
     if stopped < end and stopped % size:
         with pytest.raises(InputError, match=f"counts {stopped} samples.* no step of {size} rows begins"):
             iterations(after, states[0])
@@ -175,8 +159,7 @@ def test_other_ranks_go_on_where_ranks_stopped(
     readers = iterations(after, states[0])
     for step in zip(*(reader for _, reader in readers), strict=True):
         read += [row for rows in step for row in rows]
-    assert read[:50] == first[: len(read)]
-    assert len(read) == max(stopped, end) if drop_last else 50 <= len(read) < 50 + size
+    assert read == first[: max(stopped, end)]
     # The epoch that comes next is whole.
     following = [
         row for step in zip(*(one for one, _ in readers), strict=True) for part in step for row in part
@@ -188,7 +171,7 @@ def loaders(loader: type[Any], way: str, workers: int) -> Any:
     one = sampler()
     if way == "sampler":
         return one, loader(range(50), 8, sampler=one, num_workers=workers)
-    return one, loader(range(50), batch_sampler=GlobalBatchSampler(one, drop_last=False), num_workers=workers)
+    return one, loader(range(50), batch_sampler=GlobalBatchSampler(one), num_workers=workers)
 
 
 @pytest.mark.slow
@@ -199,13 +182,14 @@ def test_loaders_read_epoch_after_epoch(loader: type[Any], way: str, workers: in
     _, reader = loaders(loader, way, workers)
     for order in orders(3):
         read = [row for batch in reader for row in batch.tolist()]
-        assert read[:50] == order and len(reader) == 7
+        whole = 50 if way == "sampler" else 48
+        assert read == order[:whole] and len(reader) == -(-whole // 8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", ["sampler", "batch sampler"])
-@pytest.mark.parametrize("stop", [7, 12])
+@pytest.mark.parametrize("stop", [6, 7, 11])
 def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, stop: int) -> None:
     def read(reader: Any, batches: int) -> list[int]:
         """The next batches, over the ends of epochs."""
@@ -218,13 +202,14 @@ def test_a_stateful_loader_goes_on_exactly_in_any_epoch(way: str, workers: int, 
                     break
         return rows
 
-    whole = read(loaders(StatefulDataLoader, way, 0)[1], 21)
+    last = 7 if way == "sampler" else 6
+    whole = read(loaders(StatefulDataLoader, way, 0)[1], 3 * last)
     first, second = (loaders(StatefulDataLoader, way, workers)[1] for _ in range(2))
     head = read(first, stop)
     second.load_state_dict(first.state_dict())
-    if stop == 7:  # The last batch was read and the epoch not left.
+    if stop == last:  # The last batch was read and the epoch not left.
         assert not list(second)
-    assert head + read(second, 21 - stop) == whole
+    assert head + read(second, 3 * last - stop) == whole
 
 
 def test_a_sampler_counts_what_others_draw_from_it_and_they_begin_where_it_is() -> None:
@@ -268,22 +253,14 @@ def with_other(**arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"table": ROWS[:49]}, "another order: rows was 49 and is 50; resume with the table"),
-        ({"by": "topic"}, r"by was topic and is \['topic', 'tags'\]"),
-        ({"seed": 1}, "seed was 1 and is not given"),
-        ({"batch_size": 9}, "batch_size was 9 and is 8"),
-        ({"table": ROWS[::-1]}, "the values of the table differ"),
-        ({"tokens": None}, "tokens was None and is tokens"),
-    ],
+    "other",
+    [{"table": ROWS[:49]}, {"by": "topic"}, {"seed": 1}, {"batch_size": 9}, {"table": ROWS[::-1]}],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:tokens is not given")
-def test_a_state_of_another_order_is_refused_with_what_differs(other: dict[str, Any], message: str) -> None:
+def test_a_state_of_another_order_is_refused(other: dict[str, Any]) -> None:
     state, one = with_other(**other), sampler()
     for load in (one.load_state_dict, GlobalBatchSampler(one).load_state_dict, iter(one).load_state_dict):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match="another table or other arguments; resume with the table"):
             load(state)
 
 

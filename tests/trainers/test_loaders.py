@@ -1,4 +1,4 @@
-"""What DataLoaders, grain and streaming `datasets` read, against their models."""
+"""What DataLoaders and streaming `datasets` read, against their models."""
 
 from __future__ import annotations
 
@@ -50,39 +50,6 @@ def test_a_stateful_dataloader_reads_what_the_models_say(
     given = {"DistributedSampler": DistributedSampler, "StatefulDataLoader": loaders.StatefulDataLoader}
     read = by_lines("dataloader", reading, dataset=dataset, **given)
     np.testing.assert_array_equal(ascending(trainer.best(reading)), read)
-
-
-def check_grain(reading: Reading) -> np.ndarray:
-    """The batches that grain reads by default."""
-    grain, trainer = pytest.importorskip("grain.python"), TRAINERS["grain"]
-    ranks = [
-        grain.DataLoader(
-            data_source=range(reading.rows),
-            sampler=grain.IndexSampler(
-                num_records=reading.rows,
-                shard_options=grain.ShardOptions(rank, reading.world_size),
-                num_epochs=1,
-            ),
-            operations=[grain.Batch(reading.micro_batch, drop_remainder=True)],
-            worker_count=reading.workers,
-        )
-        for rank in range(reading.world_size)
-    ]
-    read = global_batches(ranks, reading)
-    np.testing.assert_array_equal(read, ascending(trainer.default(reading)))
-    read_by_lines = by_lines("grain", reading, grain=pytest.importorskip("grain"), source=range(reading.rows))
-    np.testing.assert_array_equal(read_by_lines, ascending(trainer.best(reading)))
-    return read
-
-
-@ROWS
-@EVERY
-def test_grain_reads_what_the_models_say(rows: int, world_size: int, micro_batch: int) -> None:
-    check_grain(Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch))
-
-
-def test_workers_mix_the_batches_of_grains_default_only() -> None:
-    assert check_grain(Reading(rows=101, batch=12, micro_batch=4, workers=2))[0].tolist() != list(range(12))
 
 
 def test_the_lines_for_streaming_keep_the_order(tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ def _exports_are_whole(run: Run) -> Finding:
 
 EXPORTS = WholeCorpus(
     name="exports",
-    version=3,
+    version=4,
     description="The training sequences in their final order, as token files in the formats that trainers read.",
     reads=_exports_reads,
     when=lambda settings: bool(settings.exports.formats),

@@ -62,7 +62,7 @@ SHOWN = tuple(
     if name not in {*DECIDES_NOTHING, "output", "exports", "engine", "evidence"}
 )
 """Sections of settings that the page shows."""
-RUN_FIGURES = {*counts(0, 0), "seconds", "documents_per_second"}
+RUN_FIGURES = {*counts(0, 0), "seconds"}
 """Figures of every stage about its last run."""
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LENGTH_COLUMNS, BINS = 100, 100

@@ -2,7 +2,8 @@
 
     train-TAG.bin      the ids of all rows, concatenated without padding, uint16 (int32 if an id does not fit)
     train-TAG.idx      an item and a document per run of tokens: its length and its begin
-    train.TAG.doc_rows.npy, train.TAG.epochs.npy   the items of each row, and the rows of each epoch (raw.py)
+    train.TAG.doc_rows.npy   int64 (R + 1,), the first item of each row, and the end
+    train.TAG.epochs.npy     int64 (E, R), the rows of each epoch, if there are several
     megatron_cache.py  makes Megatron read these rows in this order; without it, Megatron shuffles
 
 TAG is 8 hex digits of the export's key. A row is a sample of L tokens; L is the model's sequence length. The last label
@@ -21,7 +22,7 @@ import numpy as np
 
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.exports import megatron_cache
-from dagster_divorder.write.exports.raw import stage_index
+from dagster_divorder.write.exports.raw import stage_array, stage_epochs
 from dagster_divorder.write.exports.rows import FileRows, Format, IdBlock, Options, Rows, fits_uint16
 
 CODES = {"int32": 4, "uint16": 8}
@@ -34,7 +35,8 @@ def _write(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, A
     write = partial(_write_ids, dtype=dtype)
     rows.stage(folder, {f"{prefix}.bin": (0, len(rows))}, write)
     folder.stage(f"{prefix}.idx", lambda file: _write_items(file, rows.runs.length, dtype))
-    stage_index(rows, folder, options)
+    stage_array(folder, options, "doc_rows", rows.runs.indptr)
+    stage_epochs(rows, folder, options)
     script = Path(megatron_cache.__file__).read_bytes()
     folder.stage(Path(megatron_cache.__file__).name, lambda file: file.write(script))
     return {"dtype": dtype.name, "rows_of_files": [len(rows)]}

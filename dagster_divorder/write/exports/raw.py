@@ -3,13 +3,10 @@
 olmo: token files for OLMo-core's `NumpyFSLDataset`.
 
     train-TAG-00000-of-00003.npy      ids; no header despite the name
-    train-TAG-00000-of-00003.csv.gz   a line per run of tokens: first token in the file, end, record, (empty), first
-                                      token in the record. `record` is the position among the accepted records.
     train-TAG-00000-of-00003.mask     only with padding or a loss mask: a byte an id, 1 for a token that is trained on,
                                       0 for other tokens and padding (`label_mask_paths`)
     global_indices_dataset_size{R}_epoch{e}_seed0_v1.npy   uint32, no header: the R rows of the loader's epoch e
-    train.TAG.doc_lengths.npy         int32, the tokens of each run
-    train.TAG.doc_rows.npy, train.TAG.epochs.npy   see `stage_index`
+    train.TAG.epochs.npy   see `stage_epochs`
 
 TAG is 8 hex digits of the export's key. The loader drops an epoch's last batch if it is not full. So its epochs here
 end after a whole batch: it reads the plan's epochs one after another, and each epoch begins with the sequences that the
@@ -30,13 +27,11 @@ Letters: R rows, Q runs of tokens in them, E epochs, L tokens a sequence.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.manifests import NEIGHBOUR, TRAINED
@@ -51,9 +46,6 @@ from dagster_divorder.write.exports.rows import (
     fits_uint16,
     trained_rows,
 )
-
-LINES = 1 << 16
-"""Lines per write to a table of documents."""
 
 
 def row_files(rows: Rows, options: Options, dtype: np.dtype, suffix: str) -> dict[str, tuple[int, int]]:
@@ -88,10 +80,8 @@ def write_rows(
         file.write(block.padded(file_rows.length, padding, dtype).data)
 
 
-def stage_index(rows: Rows, folder: OutputFolder, options: Options) -> None:
-    """Stage `train.TAG.doc_rows.npy`, int64 (R + 1,): the first run of each row, and the end. With several epochs also
-    stage `train.TAG.epochs.npy`, int64 (E, R): the rows of each epoch."""
-    stage_array(folder, options, "doc_rows", rows.runs.indptr)
+def stage_epochs(rows: Rows, folder: OutputFolder, options: Options) -> None:
+    """With several epochs stage `train.TAG.epochs.npy`, int64 (E, R): the rows of each epoch."""
     if len(rows.epochs) > 1:
         stage_array(folder, options, "epochs", rows.epochs)
 
@@ -111,16 +101,13 @@ def stage_array(folder: OutputFolder, options: Options, name: str, array: np.nda
 def _write_olmo(rows: Rows, folder: OutputFolder, options: Options) -> Mapping[str, Any]:
     dtype, files = stage_raw(rows, folder, options, ".npy", rows.stored.padding)
     for name, span in files.items():
-        stem, of_file = name.removesuffix(".npy"), rows.of_file(*span)
-        folder.stage(f"{stem}.csv.gz", partial(_write_documents, of_file))
         if rows.padded or rows.trained:
-            folder.stage(f"{stem}.mask", partial(_write_mask, of_file))
+            folder.stage(f"{name.removesuffix('.npy')}.mask", partial(_write_mask, rows.of_file(*span)))
     for epoch, order in enumerate(_loader_epochs(rows.epochs, options.batch), 1):
         name = f"global_indices_dataset_size{len(rows)}_epoch{epoch}_seed0_v1.npy"
         folder.stage(name, lambda file, order=order: file.write(order.astype("<u4").data))  # type: ignore[misc]
-    stage_index(rows, folder, options)
+    stage_epochs(rows, folder, options)
     stage_trained(rows, folder, options)
-    stage_array(folder, options, "doc_lengths", rows.runs.length.astype(np.int32))
     return {"dtype": dtype.name, "rows_of_files": [end - first for first, end in files.values()]}
 
 
@@ -134,34 +121,6 @@ def _loader_epochs(epochs: np.ndarray, batch: int) -> Iterator[np.ndarray]:
     for first in range(0, len(stream) // batch * batch, rows // batch * batch):
         # Rows after the plan's end are never read.
         yield np.resize(np.append(stream[first : first + rows], stream[:rows]), rows)
-
-
-def _write_documents(file_rows: FileRows, file: IO[bytes]) -> None:
-    """Write the runs as lines of comma-separated text."""
-    from pyarrow.csv import CSVWriter, WriteOptions
-
-    schema = pa.schema([(name, pa.int64()) for name in ("start", "end", "id", "src", "loc")])
-    headless = WriteOptions(include_header=False)
-    row = np.arange(len(file_rows)).repeat(np.diff(file_rows.runs.indptr))
-    # Padding lies between the last run of a row and the first of the next.
-    ends = np.concatenate([[0], np.cumsum(file_rows.runs.length)])
-    skipped = (np.concatenate([[0], np.cumsum(file_rows.length - file_rows.tokens)]))[row]
-    # The gzip header has no name and no time, so the same rows give the same bytes.
-    with (
-        gzip.GzipFile("", "wb", 1, file, mtime=0) as packed,
-        CSVWriter(packed, schema, write_options=headless) as writer,
-    ):
-        for first in range(0, len(row), LINES):
-            runs = slice(first, first + LINES)
-            starts = ends[:-1][runs] + skipped[runs]
-            columns = [
-                pa.array(starts),
-                pa.array(starts + file_rows.runs.length[runs]),
-                pa.array(file_rows.runs.document[runs]),
-                pa.nulls(len(starts), pa.int64()),
-                pa.array(file_rows.runs.start[runs]),
-            ]
-            writer.write_batch(pa.record_batch(columns, schema))
 
 
 def _write_mask(file_rows: FileRows, file: IO[bytes]) -> None:

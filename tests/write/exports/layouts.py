@@ -6,7 +6,6 @@ not mark documents, as one. What is padding it leaves out, and it checks that it
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -64,10 +63,6 @@ def _epochs(folder: Path, rows: int) -> list[int]:
 
 def olmo(folder: Path, rows: Rows) -> Read:
     dtype = "<u2" if rows.stored.vocabulary <= 1 << 16 else "<u4"
-    begins, lengths = (
-        np.load(folder / f"train.{TAG}.doc_rows.npy"),
-        np.load(folder / f"train.{TAG}.doc_lengths.npy"),
-    )
     read: Read = []
     for path in sorted(folder.glob("train-*.npy")):
         ids = np.fromfile(path, dtype)
@@ -77,21 +72,8 @@ def olmo(folder: Path, rows: Rows) -> Read:
             kept = (np.arange(rows.length) < tokens[:, None]).ravel()
             assert rows.trained or (np.fromfile(path.with_suffix(".mask"), bool) == kept).all()
         assert (ids[~kept] == rows.stored.padding).all()
-        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().split()
-        documents = [[int(number) if number else -1 for number in line.split(",")] for line in lines]
-        at = 0
-        for row in ids.reshape(-1, rows.length):
-            first, end = begins[len(read)], begins[len(read) + 1]
-            runs = _cut(row[kept[at : at + rows.length]], lengths[first:end])
-            for (begin, until, record, _, start), run, which in zip(
-                documents[: len(runs)], runs, range(first, end), strict=True
-            ):
-                assert ids[begin:until].tolist() == run and at <= begin < until <= at + rows.length
-                assert (record, start) == (rows.record[which], rows.runs.start[which])
-            del documents[: len(runs)]
-            read.append(runs)
-            at += rows.length
-        assert not documents
+        for row, of_row in zip(ids.reshape(-1, rows.length), kept.reshape(-1, rows.length), strict=True):
+            read.append([row[of_row].tolist()])
     order = []
     for epoch in range(1, len(rows.epochs) + 1):
         name = f"global_indices_dataset_size{len(read)}_epoch{epoch}_seed0_v1.npy"
@@ -180,7 +162,7 @@ def litdata(folder: Path, rows: Rows) -> Read:
     ]
 
 
-UNMARKED = ("mds", "litdata")
+UNMARKED = ("olmo", "mds", "litdata")
 """Formats that do not mark documents."""
 READERS: dict[str, Callable[[Path, Rows], Read]] = {
     "parquet": parquet,
