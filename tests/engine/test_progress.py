@@ -119,7 +119,7 @@ progress.STANDARD_ERROR._seconds = 0.4
 with progress.STANDARD_ERROR("run"), progress.STANDARD_ERROR("fitting"):
     progress.STANDARD_ERROR.note("a note")
     print("a library warns", file=sys.stderr)
-    until = time.monotonic() + 3.5
+    until = time.monotonic() + 2.3
     while time.monotonic() < until:
         pass
 print("the answer")

@@ -92,19 +92,10 @@ def test_only_what_is_missing_or_of_another_plan_is_written(make: Make, tmp_path
     assert orjson.loads((both.exports.path / "_megatron/manifest.json").read_bytes())["batch"] == 8
     run_all(both, Silent())
     before = inodes(both)
-    # Another plan writes all of them anew, and nothing that another store would not write.
+    # Another plan writes all of them anew.
     write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
     run_all(both, Silent())
     assert before.items().isdisjoint(inodes(both).items())
-    fresh = make("parquet", "megatron", store={"path": tmp_path / "other"}, output={"path": tmp_path / "out"})
-    fresh = fresh.model_copy(
-        update={"exports": fresh.exports.model_copy(update={"path": tmp_path / "again"})}
-    )
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
-    run_all(fresh, Silent())
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(13))
-    run_all(fresh, Silent())
-    assert files_of(fresh) == files_of(both)
 
 
 def test_a_damaged_file_is_named_and_written_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,24 +155,9 @@ def test_files_that_no_program_has_changed_are_hashed_once(
     assert files_of(settings) == whole
 
 
-def test_an_option_that_changes_no_order_writes_no_export_again(make: Make) -> None:
-    sections: dict[str, Any] = {
-        "heldout": {"documents": 0.1},
-        "evidence": {"tokens": 500, "orders": ("f2/original",)},
-        "sequence": {"length": 64, "batch": 4},
-    }
-    settings, option = (
-        make("olmo", order={"options": options}, **sections) for options in ({}, {"f2_lambda": 0.5})
-    )
-    run_all(settings, Silent())
-    before = inodes(settings)
-    assert run_all(option, Silent())["sequence_order"].figures["new_documents"] == 48
-    assert inodes(option) == before
-
-
 @pytest.mark.parametrize(
     "name",
-    ["_parquet/manifest.json", "mds/index.json", "litdata/chunk-0-0.bin", "megatron/megatron_cache.py"],
+    ["_parquet/manifest.json", "mds/index.json"],
 )
 def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
     settings = make(name.split("/")[0].lstrip("_"))
@@ -333,21 +309,6 @@ def test_equal_ranks_need_ranks(make: Make) -> None:
             )
 
 
-@pytest.mark.parametrize("exports", [{"world_size": 2, "micro_batch": 2}], ids=["ranks"])
-def test_of_an_export_is_said_what_was_said_of_the_plan(make: Make, exports: dict[str, int]) -> None:
-    settings = make("parquet", sequence={"length": 64, "batch": 4}, exports=exports)
-    run_all(settings, Silent())
-
-    def rows(folder: Path | None) -> set[str]:
-        text = str(verify(settings, folder, None, world_size=2, micro_batch=2))
-        return {" ".join(line.split()) for line in text.splitlines() if " parquet " in line}
-
-    of_export = rows(settings.exports.path / "parquet")
-    assert len(of_export) > 5 and of_export <= rows(None)
-    # What is at its best as it comes needs no other way.
-    assert not [line for line in of_export if line.endswith("nothing set") and " 0 of " in line]
-
-
 def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     packing = {"method": "best_fit"}
     settings = make("parquet", sequence={"length": 64, "batch": 4}, packing=packing)
@@ -364,13 +325,6 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
         readers = {row["trainer"] for row in verify(settings, place, None).data["trainers"]}
         assert "hf-trainer" in readers and "torchtitan" not in readers
     assert "torchtitan" not in str(summarise(settings))
-
-
-def test_the_short_last_row_of_an_epoch_is_said_of_trainers_that_join_rows(make: Make) -> None:
-    settings = make("parquet", sequence={"length": 64, "batch": 4, "epochs": 2})
-    run_all(settings, Silent())
-    said = {name: str(verify(settings, None, name, world_size=1)) for name in ("torchtitan", "hf-trainer")}
-    assert ["begin up to 63 tokens inside" in text for text in said.values()] == [True, False]
 
 
 def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:

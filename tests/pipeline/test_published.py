@@ -84,7 +84,6 @@ def killed_at(settings: Settings, monkeypatch: pytest.MonkeyPatch, format: str) 
 
 TRIALS: dict[str, dict[str, Any]] = {
     "appended data": {},
-    "another seed": {"seed": 3},
     "another base model": {"advanced": {"vocab_size": 600, "token_dims": 16}},
 }
 

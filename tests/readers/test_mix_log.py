@@ -74,8 +74,8 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["transformers", "trl"])
-def test_the_callback_logs_beside_the_loss(tmp_path: Path, kind: str) -> None:
+def test_the_callback_logs_beside_the_loss(tmp_path: Path) -> None:
+    """TRL's trainers log as this one, which is their base."""
     from datasets import load_dataset
     from transformers import Trainer, TrainingArguments
 
@@ -86,28 +86,17 @@ def test_the_callback_logs_beside_the_loss(tmp_path: Path, kind: str) -> None:
         path, "parquet", {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}, batch=4
     )
     dataset = load_dataset("parquet", data_dir=str(path), split="train", cache_dir=str(tmp_path / "cache"))
-    tokenizer, model = tokens_and_model(50)
-    options = {
-        "output_dir": str(tmp_path / "out"),
-        "train_sampling_strategy": "sequential",
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 6,
-        "logging_steps": 2,
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        train_sampling_strategy="sequential",
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_steps=6,
+        logging_steps=2,
         **QUIET,
-    }
-    if kind == "trl":
-        trl = pytest.importorskip("trl")
-        trainer = trl.SFTTrainer(
-            model=model,
-            args=trl.SFTConfig(max_length=None, **options),
-            train_dataset=dataset,
-            processing_class=tokenizer,
-        )
-    else:
-        trainer = Trainer(
-            model=model, args=TrainingArguments(**options), train_dataset=dataset, data_collator=collate
-        )
+    )
+    _, model = tokens_and_model(50)
+    trainer = Trainer(model=model, args=arguments, train_dataset=dataset, data_collator=collate)
     mix = MixLog(path)
     trainer.add_callback(mix.callback(trainer))
     trainer.train()

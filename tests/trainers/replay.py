@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.trainers import Reading
 
-RANKS_AND_MICRO_BATCHES = [(world_size, micro_batch) for world_size in (1, 2, 4) for micro_batch in (1, 2, 4)]
+RANKS_AND_MICRO_BATCHES = [(1, 1), (1, 4), (2, 2), (4, 1), (4, 4)]
 
 
 def global_batches(

@@ -10,8 +10,6 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from dagster_divorder.torch import BalancedSampler, GlobalBatchSampler
-from dagster_divorder.trainers import Reading
-from tests.trainers.replay import global_batches
 from tests.trainers.test_lightning import QUIET
 
 pytestmark = [
@@ -40,25 +38,6 @@ def reading_under(trainer: type[Any], balanced: BalancedSampler) -> type[Any]:
             return balanced
 
     return Balanced
-
-
-def test_accelerate_deals_its_batches_to_ranks_in_order() -> None:
-    accelerate, world_size = pytest.importorskip("accelerate.data_loader"), 2
-    reading = Reading(rows=ROWS, batch=4, world_size=world_size, micro_batch=1)
-    ranks = [
-        accelerate.prepare_data_loader(
-            DataLoader(range(ROWS), 1, sampler=sampler()),  # type: ignore[arg-type]
-            num_processes=world_size,
-            process_index=rank,
-            put_on_device=False,
-        )
-        for rank in range(world_size)
-    ]
-    for epoch, order in enumerate(orders(2)):
-        for loader in ranks:
-            loader.set_epoch(epoch)
-        batches = global_batches([list(loader) for loader in ranks], reading)
-        assert batches.tolist() == [sorted(order[at : at + 4]) for at in range(0, 20, 4)]
 
 
 class Rows(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,36 +66,3 @@ def test_lightning_reads_what_the_models_say(rows: int, world_size: int, micro_b
     for way, expected in ((default, model.default), (best, model.best)):
         read = global_batches([list(way(rank)) for rank in range(world_size)], reading, step_on_rest=True)
         np.testing.assert_array_equal(ascending(expected(reading)), read)
-
-
-def test_an_incomplete_batch_at_the_end_of_an_epoch_is_a_step(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-    import torch
-    from torch.utils.data import DataLoader
-
-    class Recorder(lightning.LightningModule):  # type: ignore[name-defined,misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-            self.rows: list[int] = []
-            self.steps: list[list[int]] = []
-
-        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
-            self.rows += batch.tolist()
-            return (self.weight * batch).sum()
-
-        def on_before_optimizer_step(self, optimizer: Any) -> None:
-            self.steps.append(self.rows)
-            self.rows = []
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    reading = Reading(rows=21, batch=8, micro_batch=2)
-    module = Recorder()
-    trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=1, accumulate_grad_batches=4, default_root_dir=tmp_path, **QUIET
-    )
-    trainer.fit(module, DataLoader(range(21), 2))  # type: ignore[arg-type]
-    read = global_batches([module.steps], Reading(rows=21, batch=8, micro_batch=8), step_on_rest=True)
-    np.testing.assert_array_equal(read, ascending(TRAINERS["lightning"].default(reading)))

@@ -139,9 +139,9 @@ def test_a_record_that_is_too_long_shifts_the_batches_unless_max_length_is_none(
     assert kept["default"] == [row for row in range(ROWS) if row != 3]
 
 
-TEMPLATES = ("gemma", "glm4moe", "llama3", "phi3", "qwen2_5", "qwen3")
+TEMPLATES = ("glm4moe", "llama3", "qwen3")
 SCRIPT = Path(__file__).parents[2] / "benchmarks/chats/trl_labels.py"
-OTHER_TURNS = {"glm4moe", "qwen2_5", "qwen3"}
+OTHER_TURNS = {"glm4moe", "qwen3"}
 """Templates to which TRL's training templates add trained text: the end of a turn, a line feed, empty thoughts."""
 
 
