@@ -60,7 +60,7 @@ def test_records_and_sequences_are_read_by_trainers_of_their_own(settings: Setti
     of_export = {row["trainer"] for row in verify(settings, export, None).data["trainers"]}
     assert everyone > readers.keys() | of_export and "trl" in of_export and "trl-dpo" not in everyone
     full = str(verify(settings, output, "axolotl"))
-    assert "expected records 0, 1, 2, ..." in full and f"data_files: {output}/curated.jsonl" in full
+    assert f"data_files: {output}/curated.jsonl" in full
     for folder, trainer, message in [
         (output, "trl", "trl does not read the records of .*: it reads an export in parquet"),
         (output, "trl-dpo", "it reads the curated output of records of pairs"),
