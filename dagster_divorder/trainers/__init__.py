@@ -52,7 +52,7 @@ def trainer_named(name: str) -> Trainer:
     if name in TRAINERS:
         return TRAINERS[name]
     alike = name.lower().replace("_", "-")
-    within = [known for known in TRAINERS if alike in known]
+    within = [known for known in TRAINERS if alike and alike in known]
     near = next(iter([*get_close_matches(alike, TRAINERS, n=1), *within]), None)
     meant = f"; did you mean {near!r}?" if near else ""
     raise InputError(f"trainer is {name!r}; expected one of {', '.join(TRAINERS)}{meant}")
