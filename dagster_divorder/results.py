@@ -109,8 +109,8 @@ class Results(AsTable):
         counts, trained = self._last.files("token_counts"), {}
         tokens = counts.column(view.fragments, "lengths")
         if train_on := self._last.receipt("token_counts").figures.get("train_on"):
-            mask = None if train_on == "all" else mask_of(counts, view.fragments, train_on)
-            trained["trained_tokens"] = tokens if mask is None else mask.tokens(np.arange(len(view)))
+            mask = mask_of(counts, view.fragments, train_on)
+            trained["trained_tokens"] = mask.tokens(np.arange(len(view)))
         frame = {
             "id": ids,
             "record_id": self._ids(view, "id"),

@@ -142,7 +142,7 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
     settings, is_plan = run.settings, True
     manifest = None if folder is None else read_manifest(folder)
     if folder is None:
-        readers = [t for t in TRAINERS.values() if t.formats or settings.masked or t is chosen]
+        readers = [t for t in TRAINERS.values() if t.formats or settings.has_chats or t is chosen]
         obstacles = {reader.name: unread(reader, settings) for reader in readers}
         read = "this plan"
         shapes = {name: planned_shape(run, TRAINERS[name]) for name, why in obstacles.items() if not why}
@@ -170,10 +170,10 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
                 f"run with exports.formats set"
             )
         _check_files(folder, EXPORT_MANIFEST, manifest)
-        masked, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
+        labelled, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
         short = pads and manifest["padded_rows"] > 0
         obstacles = {
-            reader.name: reader.obstacle(masked=masked, short_rows=short)
+            reader.name: reader.obstacle(labelled=labelled, short_rows=short)
             if manifest["format"] in reader.formats
             else _wanted(reader)
             for reader in TRAINERS.values()
@@ -182,7 +182,7 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
         if chosen and manifest["format"] in chosen.formats:
             read = (
                 f"the loss mask of {folder}"
-                if masked
+                if labelled
                 else f"the {manifest['padded_rows']:,} short rows of {folder}"
             )
         shape = Shape.of(manifest, str(folder))

@@ -26,6 +26,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ def compared(
     remarks = []
     with tempfile.TemporaryDirectory() as directory:
         theirs.backend_tokenizer.save(f"{directory}/tokenizer.json")
-        engine = engine or exact_engine(Path(directory), own, "gigatoken")[0]
+        engine = engine or exact_engine(Path(directory), "gigatoken", rendered(own, chats))[0]
         encoder = ChatEncoder(Path(directory), own, engine)
         for chat in chats:
             try:
@@ -251,6 +252,12 @@ def compared(
                     if prefixes and not equal:
                         remarks.append(f"prefix rendering differs: {chat.messages}")
     return {"template": name, "tokenizer": kind, "engine": engine, **counts}, remarks
+
+
+def rendered(own: ChatTemplate, chats: Sequence[Chat]) -> Iterator[str]:
+    for chat in chats:
+        with suppress(InputError):
+            yield own.render(chat.messages, chat.tools).text
 
 
 def roles(chat: Chat) -> str:

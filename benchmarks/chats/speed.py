@@ -196,7 +196,7 @@ def encoder_of(folder: Path) -> Any:
     from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
 
     template = chat_template(describe_chats(folder / "model"), None)
-    engine, reason = exact_engine(folder / "model", template, "gigatoken")
+    engine, reason = exact_engine(folder / "model", "gigatoken")
     print(engine, reason)
     return ChatEncoder(folder / "model", template, engine)
 

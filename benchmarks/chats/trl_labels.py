@@ -140,7 +140,7 @@ def labels_of_ours(
 ) -> list[np.ndarray]:
     documents = [as_document(conversation_of_record(record, form)).decode() for record in records]
     rendered = chat_template(describe_chats(folder), template)
-    encoder = ChatEncoder(folder, rendered, exact_engine(folder, rendered, "gigatoken")[0])
+    encoder = ChatEncoder(folder, rendered, exact_engine(folder, "gigatoken")[0])
     arrays = encoder.encode(pa.array(documents, pa.large_string()))
     ends = np.cumsum(arrays["lengths"])
     spans = np.split(

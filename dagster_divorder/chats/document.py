@@ -117,10 +117,8 @@ def _chunk_words(chunk: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     # The import of `pyarrow.compute` takes as long as 100 MB of texts.
-    _, offsets, data = chunk.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[chunk.offset :][: len(chunk) + 1]
-    first = bounds[:-1][bounds[1:] > bounds[:-1]]
-    if not len(first) or not (np.frombuffer(data, np.uint8)[first] == ord(MARK)).any():
+    data = chunk.buffers()[2]
+    if data is None or not (np.frombuffer(data, np.uint8) == ord(MARK)).any():
         return chunk
     return pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())
 

@@ -6,11 +6,10 @@
 | `messages` | `messages`: a list of turns, each `role` and `content`, or `from` and `value`; `system`, `tools` |
 | `conversations` | `conversations`: the same (ShareGPT) |
 | `prompt_completion` | `prompt` and `completion`: strings or lists of turns; `system`, `tools` |
-| `alpaca` | one of QUESTIONS, CONTEXTS after it, and one of ANSWERS; `system`, `history` |
+| `alpaca` | one of QUESTIONS, CONTEXTS after it, and one of ANSWERS; `system` |
 
 A prompt and a completion that are both strings make a text whose completion is trained; every other record is a chat.
-The lists of `messages` and `conversations` may be JSON strings. An assistant turn is trained unless one of its
-TURN_FIELDS is 0 or false, or it belongs to a prompt.
+An assistant turn is trained unless one of its TURN_FIELDS is 0 or false, or it belongs to a prompt.
 Known weakness: images and sound are refused, because no tokenizer here reads them.
 """
 
@@ -42,18 +41,21 @@ NAMES = frozenset(
 SPEAKERS = {
     **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
     **{"human": "user", "observation": "tool", "function_response": "tool"},
-    **dict.fromkeys(("gpt", "chatgpt", "bot", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("gpt", "chatgpt", "bot", "model"), "assistant"),
 }
 """Speaker, in upper or lower case -> role."""
 TURN_FIELDS = ("weight", "train", "training", "trainable", "loss", "loss_mask")
 """Fields of a turn that say whether it is trained; templates do not see them."""
+_REFUSED = {
+    "function_call": "write it as tool_calls",
+    "train_detail": "expected a turn that is trained as a whole or not at all",
+}
 _RENAMED = ("role", "content", "from", "value", "tool_calls")
 _WRITTEN = re.compile(
-    r"""\s*("?)\[\s*\{\s*(?=(\\?["'])(?:role|from|content|value)\2\s*:)"""
-    rf"""(?:\2role\2[^{{}}\[\]]*?\2content\2|.*?\2(?:role|from)\2\s*:\s*\2(?:{"|".join(SPEAKERS)})\2)""",
+    rf"""\s*"?\[\s*\{{.*?\\?["'](?:role|from)\\?["']\s*:\s*\\?["'](?:{"|".join(SPEAKERS)})\\?["']""",
     re.DOTALL | re.IGNORECASE,
 )
-"""The beginning of a list of turns written as a string: as JSON, as JSON twice, or as Python or NumPy shows it."""
+"""A list of turns written as a string: as JSON, as JSON twice, or as Python or NumPy shows it."""
 _ANSWER_BEGINS = re.compile(
     r"\n\nAssistant:|### (?:Response|Assistant):\s*|\[/INST\]|<\|assistant\|>\s*"
     r"|<(?:\|im_start\||start_of_turn)>(?:assistant|model)\n"
@@ -85,7 +87,7 @@ def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
         names = (_question(record), *CONTEXTS, _answer(record))
     elif form == "pairs":
         asked = ("prompt", "messages", "conversations", _question(record))
-        names = (next((name for name in asked if name and record.get(name)), "input"), "chosen", "rejected")
+        names = (next((name for name in asked if name and record.get(name)), None), "chosen", "rejected")
     elif form == "prompt_completion":
         names = ("prompt", "completion")
     return tuple(name for name in names if name and record.get(name) is not None)
@@ -102,31 +104,16 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
         raise InputError(
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
-    try:
-        if form == "prompt_completion":
-            return _prompt_completion(record)
-        if form == "pairs":
-            return _pair(record)
-        if form != "alpaca":
-            return _chat(_turns(record, form), record)
-        if (answer := _answer(record)) is None:
-            raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
-        asked = _asked(record)
-        return _chat([*asked, _said(_unwritten(record, answer))], record, completion=len(asked))
-    except InputError:
-        other = form_of(record) or ("text" if isinstance(record.get("text"), str) else None)
-        leading = {"prompt_completion": ("completion",), "alpaca": ANSWERS, "pairs": ("chosen", "rejected")}
-        if other in (None, form) or record.keys() & leading.get(form, (form,)):
-            raise
-        raise InputError(another_form(other, form)) from None
-
-
-def another_form(other: str, form: str) -> str:
-    """The reason to refuse a record that has another form than its input."""
-    return (
-        f"the record has the form {other!r}, but input.format is {form!r}; put each form into its own files, with its "
-        "own [[input]] block"
-    )
+    if form == "prompt_completion":
+        return _prompt_completion(record)
+    if form == "pairs":
+        return _pair(record)
+    if form != "alpaca":
+        return _chat(_turns(record, form), record)
+    if (answer := _answer(record)) is None:
+        raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
+    asked = _asked(record)
+    return _chat([*asked, _said(_given(record, answer))], record, completion=len(asked))
 
 
 # Lists of turns ------------------------------------------------------------------------------------------------------
@@ -134,12 +121,8 @@ def another_form(other: str, form: str) -> str:
 
 def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The turns of a field as messages."""
-    turns = _parsed(record.get(name), name)
-    if isinstance(turns, str):
-        refuse_written(record[name], name)
-    if turns is None:
-        raise InputError(f"no field {name!r}")
-    if not isinstance(turns, list | tuple) or not turns:
+    turns = _given(record, name)
+    if not isinstance(turns, list) or not turns:
         raise InputError(f"{name} is not a list of turns" if turns else f"{name} has no turn")
     return [_message(turn, number, name) for number, turn in enumerate(turns, 1)]
 
@@ -155,23 +138,10 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     role = SPEAKERS.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
         raise InputError(f"turn {number} has the role {speaker!r}; expected one of {', '.join(SPEAKERS)}")
-    if turn.get("function_call"):
-        raise InputError(f"turn {number} has function_call; write it as tool_calls")
-    if turn.get("train_detail"):
-        raise InputError(
-            f"turn {number} has train_detail; expected a turn that is trained as a whole or not at all"
-        )
-    calls = _parsed(turn.get("tool_calls"), f"tool_calls of turn {number}")
-    if speaker == "function_call":
-        # ShareGPT's call: a JSON object with name and arguments, or a list of them.
-        called, content = _parsed(content, f"the function call of turn {number}"), None
-        called = called if isinstance(called, list) else [called]
-        if not all(isinstance(call, Mapping) and {"name", "arguments"} <= call.keys() for call in called):
-            raise InputError(f"the function call of turn {number} has no name and arguments")
-        calls = [
-            {"type": "function", "function": {key: call[key] for key in ("name", "arguments")}}
-            for call in called
-        ]
+    for field, remedy in _REFUSED.items():
+        if turn.get(field):
+            raise InputError(f"turn {number} has {field}; {remedy}")
+    calls = turn.get("tool_calls")
     if calls and not (isinstance(calls, list) and all(map(tool_name, calls))):
         raise InputError(
             f"tool_calls of turn {number} is not a list of objects that each name a function, such as "
@@ -234,11 +204,15 @@ def _chat(
             trained.append(number >= given and all(weights.values()))
     if not any(trained):
         raise InputError("no turn is trained on: there is no assistant turn, or every weight is 0")
-    masked = record.get("mask")
-    if isinstance(masked, str) and SPEAKERS.get(masked.lower()) not in ("user", "system", None):
-        raise InputError(f"mask is {masked!r}: the assistant's turns are not trained on")
+    mask = record.get("mask")
+    if isinstance(mask, str) and SPEAKERS.get(mask.lower()) not in ("user", "system", None):
+        raise InputError(f"mask is {mask!r}: the assistant's turns are not trained on")
     tools = record.get("tools")
-    tools = _parsed(tools, "tools") if not isinstance(tools, str) or tools.strip() else None
+    if isinstance(tools, str):
+        try:
+            tools = orjson.loads(tools) if tools.strip() else None
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"tools is a string that is not JSON: {error}") from None
     if tools and not isinstance(tools, list):
         raise InputError(f"tools is a JSON {type(tools).__name__}; expected a list")
     kept = ({key: value for key, value in each.items() if key not in TURN_FIELDS} for each in messages)
@@ -266,21 +240,16 @@ def _system(record: Mapping[str, Any]) -> str:
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The history of a record, then its question with the context."""
+    """The question of a record with its context."""
     question = _question(record)
     if question is None:
         raise InputError(f"no question: expected a string in exactly one of {', '.join(QUESTIONS)}")
-    parts = [_unwritten(record, name) for name in (question, *CONTEXTS) if record.get(name)]
+    if record.get("history"):
+        raise InputError("history is not read; write its turns and the answer into messages")
+    parts = [_given(record, name) for name in (question, *CONTEXTS) if record.get(name)]
     if not all(isinstance(part, str) for part in parts):
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
-    history = record.get("history") or []
-    if not isinstance(history, list) or not all(
-        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn)
-        for turn in history
-    ):
-        raise InputError("history is not a list of pairs of strings, each a question and an answer")
-    said = [message for asked, answered in history for message in (_said(asked, "user"), _said(answered))]
-    return [*said, _said("\n\n".join(part for part in parts if part.strip()), "user")]
+    return [_said("\n\n".join(part for part in parts if part.strip()), "user")]
 
 
 def _question(record: Mapping[str, Any]) -> str | None:
@@ -299,7 +268,7 @@ def _only(record: Mapping[str, Any], names: Sequence[str], *, canonical: bool) -
 
 
 def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
-    prompt, completion = _unwritten(record, "prompt"), _unwritten(record, "completion")
+    prompt, completion = _given(record, "prompt"), _given(record, "completion")
     if isinstance(completion, str) and not completion.strip():
         raise InputError("the completion is empty")
     if (
@@ -322,7 +291,7 @@ def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
 
 
 def _pair(record: Mapping[str, Any]) -> Pair:
-    sides = {name: _unwritten(record, name) for name in ("chosen", "rejected")}
+    sides = {name: _given(record, name) for name in ("chosen", "rejected")}
     chosen, rejected = sides.values()
     if chosen == rejected:
         raise InputError("chosen and rejected are the same")
@@ -338,52 +307,43 @@ def _pair(record: Mapping[str, Any]) -> Pair:
     better, worse = (
         [_said(side)]
         if isinstance(side, str)
-        else _turns({name: [side]} if isinstance(side, Mapping) else record, name)
+        else _turns({name: [side] if isinstance(side, Mapping) else side}, name)
         for name, side in sides.items()
     )
     if "assistant" in (better[0]["role"], worse[0]["role"]):
         better, worse = [*before, *better], [*before, *worse]
-    elif before and not all(_holds(side[:-1], before[-1]["content"]) for side in (better, worse)):
-        raise InputError("chosen and rejected do not begin with the prompt")
     alike = common(better, worse)
     for name, messages in zip(sides, (better, worse), strict=True):
         if alike == len(messages):
             raise InputError(f"{name} is only the beginning of the other side: it has no own answer")
     if not any(message["role"] == "user" for message in better[:alike]):
         raise InputError("chosen and rejected have no common prompt")
+    said = [(message["content"] or "").strip() for message in better[:alike]]
+    if before and (before[-1]["content"] or "").strip() not in said:
+        raise InputError("chosen and rejected do not begin with the prompt")
     return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
-
-
-def _holds(messages: Sequence[Mapping[str, Any]], asked: str) -> bool:
-    return any((message["content"] or "").strip() == asked.strip() for message in messages)
 
 
 def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | None:
     if record.get("prompt"):
-        prompt = _unwritten(record, "prompt")
+        prompt = _given(record, "prompt")
         return prompt if isinstance(prompt, str) else _turns(record, "prompt")
     for name in ("messages", "conversations"):
         # A list that ends with an answer is not a prompt.
         if isinstance(record.get(name), list) and (turns := _turns(record, name))[-1]["role"] != "assistant":
             return turns
-    if _question(record) is not None:
-        return _asked(record)
-    is_asked = isinstance(asked := record.get("input"), str) and asked.strip()
-    return [_said(_unwritten(record, "input"), "user")] if is_asked else None
+    return _asked(record) if _question(record) is not None else None
 
 
 def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
     if not prompt:
-        # The common beginning, up to where the last answer in it begins, else up to the end of a word.
-        alike = chosen[: common(chosen, rejected)]
-        begins = [found.end() for found in _ANSWER_BEGINS.finditer(alike)]
-        if not begins and alike in (chosen, rejected):
-            raise InputError("chosen or rejected is only the beginning of the other: it has no own answer")
-        prompt = alike[: begins[-1]] if begins else re.sub(r"[ \t]*\w*$", "", alike)
-        if not prompt.strip():
+        begins = [found.end() for found in _ANSWER_BEGINS.finditer(chosen[: common(chosen, rejected)])]
+        if not begins:
             raise InputError(
-                "chosen and rejected have no common beginning, and the record has no field prompt; add one"
+                "the record has no field prompt, and no header of an answer, such as '\\n\\nAssistant:', in the common "
+                "beginning of chosen and rejected; add a prompt"
             )
+        prompt = chosen[: begins[-1]]
     elif not (chosen.startswith(prompt) and rejected.startswith(prompt)):
         chosen, rejected = prompt + chosen, prompt + rejected
     for name, text in (("chosen", chosen), ("rejected", rejected)):
@@ -402,7 +362,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _unwritten(record: Mapping[str, Any], name: str) -> Any:
+def _given(record: Mapping[str, Any], name: str) -> Any:
     """A field that is present, and not a list of turns written as a string."""
     value = record.get(name)
     if value is None:
@@ -414,35 +374,17 @@ def _unwritten(record: Mapping[str, Any], name: str) -> Any:
 def refuse_written(value: Any, name: str) -> None:
     """
     Raises:
-        InputError: a field holds a text that begins like a list of turns.
+        InputError: a field holds a list of turns written as a string.
     """
-    if isinstance(value, str) and (found := _WRITTEN.match(value)):
-        # NumPy writes no commas.
-        python, once = """ast.literal_eval(value.replace("}\\n", "},\\n"))""", "json.loads(value)"
-        parsed = python if found[2] == "'" else f"json.loads({once})" if found[1] else once
+    if isinstance(value, str) and _WRITTEN.match(value):
         raise InputError(
-            f"{name} is a list of turns as a string; parse it before you write the record: value = {parsed}"
+            f"{name} is a list of turns as a string; parse it before you write the record, with json.loads or "
+            "ast.literal_eval"
         )
 
 
-def _parsed(value: Any, name: str) -> Any:
-    """A value, or what its JSON says if it is a string."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        refuse_written(value, name)
-        raise InputError(f"{name} is a string that is not JSON: {error}") from None
-
-
 def is_turns(value: Any) -> bool:
-    """Whether a field holds turns, as a list or as a JSON string."""
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value) if value.lstrip().startswith("[") else None
-        except orjson.JSONDecodeError:
-            return False
+    """Whether a field holds turns."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, Mapping) and (
         {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys()

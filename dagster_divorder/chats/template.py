@@ -32,9 +32,7 @@ from dagster_divorder.errors import InputError
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-WITH_TOOLS = "tool_use"
-"""The name of the template of conversations with tools."""
-VERSION = 4
+VERSION = 5
 """Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template prints it if there is no clock."""
@@ -44,14 +42,13 @@ REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError,
 
 MARK = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 SENTINEL = "\ue002{}\ue003"
-"""The number of a message between private code points, which occur in no template and hardly any conversation."""
-SENTINELS = re.compile(SENTINEL.format(r"(\d+)"))
+"""The number of a message, inverted (~) for a content beside calls, between private code points, which occur in no
+template and hardly any conversation."""
+SENTINELS = re.compile(SENTINEL.format(r"(-?\d+)"))
 ASKED, ANSWERED, NEXT = "\ue000", "\ue001", "\ue004"
 """Contents of conversations that show what a template writes around contents."""
 QUESTION: Message = {"role": "user", "content": ASKED}
 ANSWER: Message = {"role": "assistant", "content": ANSWERED}
-PROBE_TOOLS = ({"type": "function", "function": {"name": "a", "description": "a", "parameters": {}}},)
-"""Tools of such conversations for a template of conversations with tools."""
 TAIL = 30
 """Characters at the end of an answer that identify its span."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -70,8 +67,7 @@ class ChatTemplate:
     """A chat template with its model's control tokens.
 
     template: Jinja. named: bos_token, eos_token and others, by their names in the template. control: the strings of all
-    control tokens. stops: control tokens that end generation. with_tools: a separate template for conversations with
-    tools.
+    control tokens. stops: control tokens that end generation.
 
     Raises:
         InputError: the template is not valid Jinja, or prints today's date in a form that is not written out.
@@ -83,13 +79,10 @@ class ChatTemplate:
         named: Mapping[str, str],
         control: Collection[str],
         stops: Collection[str] = (),
-        with_tools: str | None = None,
-        probe_tools: Sequence[Any] | None = None,
     ) -> None:
         from jinja2 import Environment, TemplateSyntaxError
 
-        parts = (template, tuple(sorted(named.items())), tuple(sorted(control)), tuple(sorted(stops)))
-        self._source = parts if with_tools is None else (*parts, with_tools)
+        self._source = (template, tuple(sorted(named.items())), tuple(sorted(control)), tuple(sorted(stops)))
         try:
             # Jinja does not know the tags of marks.
             Environment(extensions=["jinja2.ext.loopcontrols"]).parse(MARK.sub("", template))
@@ -102,10 +95,7 @@ class ChatTemplate:
                 "strftime_now('%Y-%m-%d')"
             )
         self.marked = MARK.search(template) is not None
-        self.with_tools: ChatTemplate | None = None
-        if with_tools:
-            self.with_tools = ChatTemplate(with_tools, named, control, stops, probe_tools=PROBE_TOOLS)
-        self._probe_tools, self._named, self._stops = probe_tools, dict(named), frozenset(stops)
+        self._named, self._stops = dict(named), frozenset(stops)
         self._controls = re.compile(_any_of({*control, *stops}) or "(?!)")
 
     def __eq__(self, other: object) -> bool:
@@ -113,12 +103,6 @@ class ChatTemplate:
 
     def __hash__(self) -> int:
         return hash(self.template)
-
-    @property
-    def templates(self) -> dict[str, str]:
-        """The templates by their names in transformers."""
-        with_tools = {WITH_TOOLS: self.with_tools.template} if self.with_tools else {}
-        return {"default": self.template, **with_tools}
 
     @property
     def fingerprint(self) -> str:
@@ -156,8 +140,6 @@ class ChatTemplate:
             InputError: the template refuses the conversation, leaves out a part of it, or an assistant turn cannot be
                 located.
         """
-        if tools and self.with_tools:
-            return self.with_tools.render(messages, tools)
         answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
         text, marks = self._rendered(messages, tools, return_assistant_tokens_mask=self.marked)
         spans = [(first, last) for first, last in marks if first < last]
@@ -168,10 +150,10 @@ class ChatTemplate:
             _content(messages[number]).rstrip()[-TAIL:] in text[first:last]
             for number, (first, last) in zip(answers, spans, strict=True)
         ):
-            turns = [(turn,) for turn in self._located(text, messages, answers, tools)]
+            turns = self._located(text, messages, answers, tools)
             if self.marked:
                 # A template may mark several parts of a turn, or none.
-                bounds = pairwise([0, *(turn[0][1] for turn in turns[:-1]), len(text)])
+                bounds = pairwise([0, *(turn[-1][1] for turn in turns[:-1]), len(text)])
                 turns = [tuple(span for span in spans if first <= span[0] < last) for first, last in bounds]
         # What a template leaves out would be silently missing.
         if unwritten := [name for name in map(tool_name, tools or ()) if name not in text]:
@@ -197,8 +179,8 @@ class ChatTemplate:
 
     def _located(
         self, text: str, messages: Sequence[Message], answers: Sequence[int], tools: Sequence[Any] | None
-    ) -> list[Span]:
-        """The span of each assistant message in the conversation's text.
+    ) -> list[tuple[Span, ...]]:
+        """The spans of each assistant message in the conversation's text.
 
         Raises:
             InputError: the text does not hold an answer, or its beginning or end cannot be located.
@@ -220,7 +202,7 @@ class ChatTemplate:
             own = self._tried([*lead, marked[number], *messages[number + 1 : until]], tools, prompt=prompt)
             return SENTINELS.sub("", own.partition(SENTINEL.format(number))[2])
 
-        turns: list[Span] = []
+        turns: list[tuple[Span, ...]] = []
         before = 0
         for number, last in zip(answers, [None, *answers], strict=False):
             if number not in places:
@@ -254,15 +236,20 @@ class ChatTemplate:
                 end = closed.end()
             elif not calls and text.startswith(spaces := content[len(content.rstrip()) :], end):
                 end += len(spaces)
-            turns.append((start if first is None else first, end))
-            before = end
+            spans = [(start if first is None else first, end)]
+            if calls and (said := places.get(~number, end)) > end:
+                # Some templates, such as Gemma 4's, write what is said beside a call after the call's result.
+                closed = self._closing.match(text, said)
+                spans.append((said - len(content.strip()), closed.end() if closed else said))
+            turns.append(tuple(spans))
+            before = spans[-1][1]
         return turns
 
     @cached_property
     def _prompt(self) -> str:
         """The generation prompt; "" if the template has none."""
-        asked = self._rendered([QUESTION], self._probe_tools, add_generation_prompt=True)[0]
-        return asked[self._same(asked, self._rendered([QUESTION], self._probe_tools)[0]) :]
+        asked = self._rendered([QUESTION], None, add_generation_prompt=True)[0]
+        return asked[self._same(asked, self._rendered([QUESTION], None)[0]) :]
 
     @cached_property
     def _openings(self) -> list[str]:
@@ -270,7 +257,7 @@ class ChatTemplate:
         template may write before some answers, such as answers without reasoning. Without a generation prompt: what
         closes the question."""
         if not self._prompt:
-            closed = self._rendered([QUESTION], self._probe_tools)[0].partition(ASKED)[2]
+            closed = self._rendered([QUESTION], None)[0].partition(ASKED)[2]
             return [closed] if closed else []
         edges = re.finditer(rf"\s+|{self._controls.pattern}", self._prompt)
         # A cut before a word is left out: the word may be the role.
@@ -282,7 +269,7 @@ class ChatTemplate:
         """Matches what the template writes behind an answer: up to the header of the next message, or at the end."""
 
         def behind(*following: Message) -> str | None:
-            text = self._tried([QUESTION, ANSWER, *following], self._probe_tools)
+            text = self._tried([QUESTION, ANSWER, *following], None)
             between, is_written, _ = text.partition(ANSWERED)[2].partition(NEXT)
             return between if text and (is_written or not following) else None
 
@@ -352,9 +339,9 @@ class ChatTemplate:
             InputError: the template writes the content of a question in neither form.
         """
         with suppress(InputError):
-            if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=False)[0]:
+            if ASKED in self._rendered([QUESTION], None, in_parts=False)[0]:
                 return False
-        if ASKED in self._rendered([QUESTION], self._probe_tools, in_parts=True)[0]:
+        if ASKED in self._rendered([QUESTION], None, in_parts=True)[0]:
             return True
         raise InputError(
             "the chat template does not write the user's messages; expected the content of every message"
@@ -378,7 +365,8 @@ def _with_sentinel(message: Message, number: int) -> dict[str, Any]:
             else {**call, "name": sentinel + call["name"]}
             for call in calls
         ]
-        return {**message, "tool_calls": named}
+        message = {**message, "tool_calls": named}
+        sentinel = SENTINEL.format(~number)
     if not content.strip():
         return dict(message)
     at = _cut(message)

@@ -13,9 +13,7 @@ import pyarrow as pa
 from dagster_divorder.chats.document import MARK, as_document
 from dagster_divorder.chats.forms import (
     NAMES,
-    another_form,
     conversation_of_record,
-    form_of,
     refuse_written,
     without_nulls,
 )
@@ -78,10 +76,9 @@ def parse_lines(lines: Sequence[bytes], shape: Shape) -> list[Parsed]:
             return _conversation(record, shape)
         text = value_at(record, shape.text_field, _MISSING)
         if text is _MISSING:
-            other = form_of(record)
-            for name in record if other is None else ():
+            for name in record:
                 refuse_written(record[name], name)
-            raise InputError(another_form(other, "text") if other else f"no field {shape.text_field!r}")
+            raise InputError(f"no field {shape.text_field!r}")
         if not isinstance(text, str):
             raise InputError(f"field {shape.text_field!r} is a JSON {_json_type(text)}, expected a string")
         return _checked_text(text, shape).encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dagster_divorder.chats.template import WITH_TOOLS, ChatTemplate
+from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import END
 from dagster_divorder.models.checkpoint import read_object
@@ -63,8 +63,8 @@ def chat_template(model: dict[str, Any], file: Path | None) -> ChatTemplate:
     model's own.
 
     Raises:
-        InputError: the file does not exist; the model has several templates, but none is named "default"; or a
-            template is not valid Jinja.
+        InputError: the file does not exist; the model has several templates, or one that is not named "default"; or
+            the template is not valid Jinja.
     """
     templates = model["templates"] or {"default": DEFAULT}
     if file is not None:
@@ -74,11 +74,9 @@ def chat_template(model: dict[str, Any], file: Path | None) -> ChatTemplate:
             raise InputError(
                 f"chats.template: {file} cannot be read ({error}); expected a Jinja file"
             ) from None
-    if "default" not in templates:
+    if len(templates) > 1 or "default" not in templates:
         raise InputError(
-            f"model.base has the chat templates {', '.join(sorted(templates))}, but none is named default; write one "
+            f"model.base has the chat templates {', '.join(sorted(templates))}; write the one for all conversations "
             "into a file and set chats.template to it"
         )
-    return ChatTemplate(
-        templates["default"], model["named"], model["control"], model["stops"], templates.get(WITH_TOOLS)
-    )
+    return ChatTemplate(templates["default"], model["named"], model["control"], model["stops"])

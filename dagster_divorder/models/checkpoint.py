@@ -277,29 +277,25 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _choose(keys: Iterable[str], directory: Path) -> str:
     """The key of the input embedding: chosen by name, then the key nearest to the top, then the encoder's."""
-    by_name: dict[str, list[str]] = {}
+    keys = sorted(keys)
+    ranks: dict[tuple[int, int, bool], list[str]] = {}
     for key in keys:
-        module, _, parameter = key.rpartition(".")
-        if parameter == "weight":
-            by_name.setdefault(module.rpartition(".")[2], []).append(key)
-    for name in TABLE_NAMES:
-        named = by_name.get(name, [])
-        named = [key for key in named if key.count(".") == min(other.count(".") for other in named)]
-        if len(named) > 1:
-            named = [key for key in named if "encoder" in key.split(".")] or named
-        if len(named) == 1:
-            return named[0]
-        if named:
+        *above, name, parameter = ("", *key.split("."))
+        if parameter == "weight" and name in TABLE_NAMES:
+            ranks.setdefault((TABLE_NAMES.index(name), len(above), "encoder" not in above), []).append(key)
+    if ranks:
+        key, *others = ranks[min(ranks)]
+        if others:
             raise InputError(
-                f"the input embedding of {directory} is ambiguous: {', '.join(sorted(named)[:KEYS_SHOWN])}; "
-                "save a checkpoint with one of them"
+                f"the input embedding of {directory} is ambiguous: {', '.join([key, *others][:KEYS_SHOWN])}; save a "
+                "checkpoint with one of them"
             )
-    shown = sorted(keys)
-    more = f" and {len(shown) - KEYS_SHOWN:,} more" if len(shown) > KEYS_SHOWN else ""
+        return key
+    more = f" and {len(keys) - KEYS_SHOWN:,} more" if len(keys) > KEYS_SHOWN else ""
     raise InputError(
         f"no input embedding found in {directory}: expected a matrix whose key ends in one of "
         f"{', '.join(f'{name}.weight' for name in TABLE_NAMES)}; "
-        f"there are {', '.join(shown[:KEYS_SHOWN]) or 'no keys'}{more}"
+        f"there are {', '.join(keys[:KEYS_SHOWN]) or 'no keys'}{more}"
     )
 
 

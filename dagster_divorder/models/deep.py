@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Model:
     """A loaded model: called with a batch of windows, gives their pooled vectors.
 
-    dims: D. sharded: this process is one of several that compute together. masked: the model needs a mask of the
+    dims: D. sharded: this process is one of several that compute together. needs_mask: the model needs a mask of the
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
     budget: positions of a batch; None if the device decides.
@@ -42,7 +42,7 @@ class Model:
         self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
-        self.masked = True
+        self.needs_mask = True
         self.budget: int | None = None
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
@@ -54,7 +54,7 @@ class Model:
             tokens = torch.from_numpy(ids).to(self.device, non_blocking=True)
             real = torch.from_numpy(lengths).to(self.device, non_blocking=True)
             mask = torch.arange(ids.shape[1], device=self.device) < real[:, None]
-            attention = {"attention_mask": mask.long()} if self.masked else {}
+            attention = {"attention_mask": mask.long()} if self.needs_mask else {}
             hidden = self.module(input_ids=tokens, **attention).last_hidden_state
             padded = bool(lengths.min() < ids.shape[1])
             vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
@@ -97,7 +97,7 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
 
 
 def _probe(directory: Path, model: Model) -> None:
-    """Sets the model's `dims` and `masked` by a forward pass of two short windows, and by `sees_ahead`."""
+    """Sets the model's `dims` and `needs_mask` by a forward pass of two short windows, and by `sees_ahead`."""
     spec = model.spec
     rows = [[*spec.prefix, *[1] * length, *spec.suffix] for length in (min(spec.room, 3), 1)]
     lengths = np.array([len(row) for row in rows])
@@ -113,7 +113,7 @@ def _probe(directory: Path, model: Model) -> None:
             "encoder model of text"
         ) from error
     model.dims = vectors.shape[1]
-    model.masked = sees_ahead(model, model.module)
+    model.needs_mask = sees_ahead(model, model.module)
 
 
 def sees_ahead(model: Model, module: Any) -> bool:

@@ -8,7 +8,7 @@ Cost: importing torch and transformers takes 3 s of a processor.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,11 +124,11 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def save_tokenizer(directory: Path, folder: Path, templates: Mapping[str, str] | None = None) -> None:
+def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -> None:
     """Writes the tokenizer of a checkpoint into an existing folder: tokenizer.json with all control tokens, and
     tokenizer_config.json with special tokens and chat templates. AutoTokenizer, `tokenizers` and gigatoken read the
     same tokenizer from them, since their class runs tokenizer.json as it is; other classes replace parts of it.
-    templates: chat templates by name in place of the checkpoint's own.
+    template: the chat template in place of the checkpoint's own.
 
     Raises:
         InputError: there is no usable tokenizer.json.
@@ -140,8 +140,8 @@ def save_tokenizer(directory: Path, folder: Path, templates: Mapping[str, str] |
     options = {name: getattr(own, name) for name in kept} | dict(own.special_tokens_map)
     with explaining(directory):
         saved = PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **options)
-        if templates is not None:
-            saved.chat_template = dict(templates) if len(templates) > 1 else templates["default"]
+        if template is not None:
+            saved.chat_template = template
         saved.save_pretrained(folder, save_jinja_files=False)
     # transformers before version 5 knows the class by this name alone.
     write_json(
@@ -157,6 +157,7 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
         InputError: as `explaining`; weights are missing.
     """
     import torch
+    import transformers
 
     config = load_config(directory)
     for level in (config, config.get_text_config()):
@@ -168,7 +169,9 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
         options["distributed_config"] = DistributedConfig(tp_size=processes)
     relief = "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one"
     with explaining(directory, f"{device} in {dtype}", relief):
-        module, report = read_checkpoint(directory, kind, **options)
+        module, report = getattr(transformers, kind).from_pretrained(
+            directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
+        )
         used = module.get_encoder() if config.is_encoder_decoder else module
         # Weights that hidden states depend on would be random.
         needed = {id(parameter) for parameter in used.parameters()}
@@ -182,13 +185,3 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
                 f"another shape): {', '.join(lacking[:3])}; download or save the model again"
             )
         return used.eval() if processes > 1 else used.eval().to(device)
-
-
-def read_checkpoint(directory: Path, kind: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """(a checkpoint's module, of a class of transformers (`kind`); transformers' report of missing weights)."""
-    import transformers
-
-    module, report = getattr(transformers, kind).from_pretrained(
-        directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
-    )
-    return module, report

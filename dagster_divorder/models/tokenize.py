@@ -92,8 +92,9 @@ def load_encoder(
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto",
     *,
     sample: Iterable[str] = (),
+    control: bool = False,
 ) -> Encoder:
-    """A saved tokenizer.
+    """A saved tokenizer. control: special tokens spelled out in a text become control tokens; otherwise they are text.
 
     engine: `auto` is gigatoken if it loads this tokenizer and gives the reference's ids on the conformance texts and on
     the first SAMPLE_BYTES of `sample`, else tokenizers. A named engine is not compared; workers name the engine that
@@ -107,7 +108,7 @@ def load_encoder(
     added = content.get("added_tokens") or []
     if engine == "gigatoken":
         try:
-            fast = gigatoken_encode(content)
+            fast = gigatoken_encode(content, control=control)
             # Loading the reference for its vocabulary would take as long as tokenising a megabyte.
             tokens = {**{token["content"]: token["id"] for token in added}, **content["model"]["vocab"]}
         except Exception as error:
@@ -116,7 +117,7 @@ def load_encoder(
             ) from error
         return Encoder(tokens, fast, engine, reason)
     reference = load_reference(directory)
-    reference.encode_special_tokens = True
+    reference.encode_special_tokens = not control
     tokens = reference.get_vocab(with_added_tokens=True)
 
     def slow(texts: Sequence[bytes] | pa.Array) -> Ids:
@@ -130,7 +131,7 @@ def load_encoder(
 
     if engine == "auto":
         try:
-            fast = gigatoken_encode(content)
+            fast = gigatoken_encode(content, control=control)
             texts = [*conformance_texts(token["content"] for token in added), *capped(sample, SAMPLE_BYTES)]
             encoded = in_utf8(texts)
             ids, expected = (
@@ -212,9 +213,8 @@ def explained(path: Path, fault: str) -> Iterator[None]:
         ) from error
 
 
-def gigatoken_encode(content: dict[str, Any], *, control: bool = False) -> Encode:
-    """gigatoken for a tokenizer.json. control: special tokens in a text become control tokens; otherwise they are
-    removed from the tokenizer, so that it cannot find them."""
+def gigatoken_encode(content: dict[str, Any], *, control: bool) -> Encode:
+    """gigatoken for a tokenizer.json. control: see `load_encoder`; without, it does not know special tokens."""
     import gigatoken
 
     added = [token for token in content.get("added_tokens") or [] if control or not token["special"]]

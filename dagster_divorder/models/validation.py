@@ -3,7 +3,7 @@
 Letters: n documents, W windows, B windows of a batch, L tokens of the longest.
 Guarantee: every token of a document is predicted once, from the tokens before it in its window. A document begins after
 the special token that the tokenizer puts before a text; if there is none, its first token is not predicted and does not
-count. A window repeats the last token of the previous window. No code of a model runs. In conversations only the
+count. A window repeats the last token of the previous window. In conversations only the
 trained tokens count; their text already includes special tokens.
 Cost: the forward pass; memory of the logits, batch_tokens x vocabulary.
 Source: TokenShard (On Shuffling Tokens), which tracks the validation loss of each source.
@@ -23,16 +23,10 @@ from numpy.typing import NDArray
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.chat_tokens import encode_trained
-from dagster_divorder.models.checkpoint import check_vocabulary, locate
+from dagster_divorder.models.checkpoint import check_vocabulary
 from dagster_divorder.models.embed import batch_end
-from dagster_divorder.models.pretrained import (
-    explaining,
-    load_config,
-    quiet,
-    read_checkpoint,
-    save_tokenizer,
-)
-from dagster_divorder.models.spec import context, find_device, special_tokens_around
+from dagster_divorder.models.pretrained import quiet, save_tokenizer
+from dagster_divorder.models.spec import special_tokens_around
 from dagster_divorder.models.tokenize import load_encoder, load_reference
 
 if TYPE_CHECKING:
@@ -58,7 +52,6 @@ def loss_by_source(
     tokenizer: str | Path | None = None,
     context: int | None = None,
     batch_tokens: int = 8192,
-    device: str | None = None,
 ) -> pd.DataFrame:
     """A row for each source and two rows for all sources: `source`, `documents`, `tokens` (predicted), `bytes` of
     UTF-8, `loss` in nats a token, `bits_per_byte`. In conversations only trained tokens and bytes count.
@@ -66,34 +59,34 @@ def loss_by_source(
     The last row, `all`, weighs sources by their tokens. The row before it is the mean over sources: the loss of the
     same model with equal shares.
 
-    model: a causal model of transformers, or its directory or Hugging Face id. heldout: a Parquet file with the columns
-    `source` and `text`, or the folder of an output that has one; for conversations also `trained`, the trained
-    characters {first, last}. tokenizer: directory of a tokenizer.json, by default the model's own. context: most tokens
-    of a window, by default the model's context. batch_tokens: most tokens of a batch, including padding, and of a
-    window. device: by default the model's own, or the best that torch finds.
+    model: a causal model of transformers, on its device. heldout: a Parquet file with the columns `source` and `text`,
+    or the folder of an output that has one; for conversations also `trained`, the trained characters {first, last}.
+    tokenizer: directory of a tokenizer.json, by default the folder that the model comes from. context: most tokens of a
+    window, by default the model's context. batch_tokens: most tokens of a batch, including padding, and of a window.
 
     Raises:
-        InputError: the file is missing or lacks a column; the model or the tokenizer cannot be used, or do not belong
-            together; or a window has fewer than 2 tokens.
+        InputError: the file is missing or lacks a column; the tokenizer cannot be used, or is not the model's; or a
+            window has fewer than 2 tokens.
     """
     import pandas as pd
     import pyarrow.parquet as pq
 
     file = Path(heldout) / HELDOUT if Path(heldout).is_dir() else Path(heldout)
-    module, directory, longest = _load(model, device)
+    config = model.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or batch_tokens
     window = min(context or longest, longest, batch_tokens)
     if window < 2:
         raise InputError(
             f"a window of {window} tokens predicts none; give a context and batch_tokens of 2 or more"
         )
-    folder = Path(tokenizer or directory)
+    folder = Path(tokenizer or model.name_or_path)
     if not (folder / "tokenizer.json").is_file():
         raise InputError(f"{folder} holds no tokenizer.json; give the directory of the model's as tokenizer")
     with TemporaryDirectory() as saved:
         save_tokenizer(folder, Path(saved))
         encoder, reference = load_encoder(saved), load_reference(Path(saved))
     before = special_tokens_around(folder)[0][-1:]
-    check_vocabulary(folder, len(module.get_input_embeddings().weight), encoder.vocab_size)
+    check_vocabulary(folder, len(model.get_input_embeddings().weight), encoder.vocab_size)
     try:
         parquet = pq.ParquetFile(file)
     except (OSError, pa.ArrowInvalid) as error:
@@ -105,15 +98,15 @@ def loss_by_source(
     if missing := set(COLUMNS) - set(schema.names):
         raise InputError(f"{file} has no column {min(missing)!r}; expected {' and '.join(COLUMNS)}")
     # A user's own file may have an unrelated column of this name.
-    masked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
-    columns = [*COLUMNS, *([TRAINED] if masked else [])]
+    marked = TRAINED in schema.names and schema.field(TRAINED).type.equals(SPANS)
+    columns = [*COLUMNS, *([TRAINED] if marked else [])]
     sums: dict[str, NDArray[np.float64]] = {}
-    training = module.training
-    module.eval()
+    training = model.training
+    model.eval()
     try:
         for batch in parquet.iter_batches(DOCUMENTS, columns=columns):
             texts = [text or "" for text in batch["text"].to_pylist()]
-            if masked:
+            if marked:
                 rows = batch[TRAINED].to_pylist()
                 spans = [[(span["first"], span["last"]) for span in row or []] for row in rows]
                 read = encode_trained(texts, spans, reference)
@@ -124,7 +117,7 @@ def loss_by_source(
                 ids, lengths = np.insert(ids, begins, before * len(texts)), lengths + len(before)
                 read = ids, lengths, np.ones(len(ids), bool)
             with quiet():
-                tokens, losses = text_losses(module, *read, window=window, batch_tokens=batch_tokens)
+                tokens, losses = text_losses(model, *read, window=window, batch_tokens=batch_tokens)
             for source, text, counted, *numbers in zip(
                 batch["source"].to_pylist(), texts, spans, tokens, losses, strict=True
             ):
@@ -132,7 +125,7 @@ def loss_by_source(
                 sums.setdefault(source or "", np.zeros(4))
                 sums[source or ""] += [1, *numbers, size]
     finally:
-        module.train(training)
+        model.train(training)
     if not sums:
         raise InputError(f"{file} holds no document; expected held-out documents")
     sources = pd.DataFrame.from_dict(sums, "index", columns=["documents", "tokens", "nats", "bytes"])
@@ -145,27 +138,6 @@ def loss_by_source(
     counts = ["documents", "tokens", "bytes"]
     table = table.astype(dict.fromkeys(counts, np.int64)).rename_axis("source").reset_index()
     return table[["source", *counts, "loss", "bits_per_byte"]]
-
-
-def _load(model: Any, device: str | None) -> tuple[Any, Path, int]:
-    """(the module, on its device; the directory in which its tokenizer should be; its longest context)."""
-    import torch
-
-    if not isinstance(model, str | Path):
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 31
-        return (model if device is None else model.to(device)), Path(model.name_or_path), limit
-    directory, device = locate(str(model), weights="all", setting="model"), find_device(device or "auto")
-    _, longest = context(directory, load_config(directory))
-    dtype = torch.float32 if device == "cpu" else "auto"
-    with explaining(directory, device, "give a smaller model or another device"):
-        module, report = read_checkpoint(directory, "AutoModelForCausalLM", dtype=dtype)
-        module = module.to(device)
-    if lacking := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
-        raise InputError(
-            f"{directory} lacks weights of {type(module).__name__}, such as {lacking[0]}; expected a causal model with "
-            "its head"
-        )
-    return module, directory, longest
 
 
 def text_losses(

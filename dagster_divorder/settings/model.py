@@ -175,14 +175,9 @@ class Settings(Checked):
         return frozenset(block.form for block in self.input.each)
 
     @property
-    def masked(self) -> bool:
-        """Whether some tokens are not trained on: an input holds something other than plain texts."""
+    def has_chats(self) -> bool:
+        """Whether an input holds something other than plain texts: conversations, prompts with completions, pairs."""
         return self.forms != {"text"}
-
-    @property
-    def whole_windows(self) -> bool:
-        """Whether windows are whole sequences, because sequences hold different numbers of counted tokens."""
-        return self.masked or not self.packing.packs
 
     @property
     def holds_out(self) -> bool:

@@ -121,9 +121,9 @@ class Trainer:
     """What reads a contiguous part of the export with `best`: each rank, each worker of each rank, or nothing. Rows
     must then be laid out by `rows_for_contiguous_ranks`, and are numbered in this layout."""
 
-    def obstacle(self, *, masked: bool, short_rows: bool) -> str:
+    def obstacle(self, *, labelled: bool, short_rows: bool) -> str:
         """Why it cannot read exports with a loss mask, or with short rows before the last of an epoch; "" if it can."""
-        if masked and not self.reads_labels:
+        if labelled and not self.reads_labels:
             return (
                 "it makes labels from the ids and trains on every token; train with TRL or dagster_divorder.torch, or "
                 'set chats.train_on = "all"'

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from typing import Any
 
-import orjson
 import pytest
 
 from dagster_divorder.chats.document import Chat, MarkedText, Pair, as_document, conversation_of
@@ -26,19 +24,15 @@ AS_TEXT = {
 
 
 @pytest.mark.parametrize("text", AS_TEXT.values(), ids=AS_TEXT)
-def test_turns_as_text_are_refused_with_the_line_that_parses_them(text: str) -> None:
-    with pytest.raises(InputError, match="x is a list of turns as a string; parse it") as refused:
-        refuse_written(text, "x")
-    names: dict[str, Any] = {"value": text, "ast": ast, "json": json}
-    exec(str(refused.value).partition("write the record: ")[2], names)
-    assert names["value"] in (TURNS, SHARE_GPT)
+def test_turns_as_text_are_refused(text: str) -> None:
     for form, held in (
+        ("messages", {"messages": text}),
         ("alpaca", {"instruction": text, "output": "A"}),
         ("alpaca", {"instruction": "Q", "output": text}),
         ("prompt_completion", {"prompt": "Q", "completion": text}),
-        ("pairs", {"input": text, "chosen": "a", "rejected": "b"}),
+        ("pairs", {"prompt": text, "chosen": "a", "rejected": "b"}),
     ):
-        with pytest.raises(InputError, match="list of turns as a string"):
+        with pytest.raises(InputError, match="list of turns as a string; parse it"):
             conversation_of_record(held, form)
 
 
@@ -110,7 +104,6 @@ READ: list[tuple[Form, dict[str, Any], str]] = [
         {"chosen": f"{HH} I say. More", "rejected": f"{HH} I say."},
         f"{HH}[ I say. More] or {HH}[ I say.]",
     ),
-    ("pairs", {"chosen": "It is blue", "rejected": "It is black"}, "It is[ blue] or It is[ black]"),
     ("pairs", {"prompt": [Q], "chosen": [A], "rejected": [B]}, "u:Q >[a:a] or u:Q >[a:b]"),
     (
         "pairs",
@@ -120,7 +113,6 @@ READ: list[tuple[Form, dict[str, Any], str]] = [
     ("pairs", {"chosen": [*BEFORE, A], "rejected": [*BEFORE, B]}, "u:Q a:x u:R >[a:a] or u:Q a:x u:R >[a:b]"),
     ("pairs", {"conversations": SHARE[:1], "chosen": SHARE[1], "rejected": B}, "u:Q >[a:a] or u:Q >[a:b]"),
     ("pairs", {"instruction": "Q", **AB}, "u:Q >[a:a] or u:Q >[a:b]"),
-    ("pairs", {"input": "Q", "system": "S", **AB}, "s:S u:Q >[a:a] or s:S u:Q >[a:b]"),
     ("pairs", {"prompt": "Q", "system": "S", **AB}, "s:S u:Q >[a:a] or s:S u:Q >[a:b]"),
     ("prompt_completion", {"prompt": "Q ", "completion": "a", "label": True}, "Q [a]"),
     ("prompt_completion", {"prompt": "Q", "completion": [A]}, "u:Q >[a:a]"),
@@ -129,13 +121,9 @@ READ: list[tuple[Form, dict[str, Any], str]] = [
     ("alpaca", {"instruction": "I", "context": "C", "response": "a", "category": "x"}, "u:I\n\nC >[a:a]"),
     ("alpaca", {"query": "Q", "response": "a"}, "u:Q >[a:a]"),
     ("alpaca", {"instruction": "I", "input": "", "output": "a", "prompt": "### I"}, "u:I >[a:a]"),
-    (
-        "alpaca",
-        {"instruction": "I", "output": "a", "history": [["Q", "x"]], "system": "S"},
-        "s:S u:Q [a:x] u:I >[a:a]",
-    ),
+    ("alpaca", {"instruction": "I", "output": "a", "system": "S"}, "s:S u:I >[a:a]"),
     ("messages", {"system": [{"text": "S"}], "messages": [Q, said([{"text": "a"}])]}, "s:S u:Q >[a:a]"),
-    ("messages", {"messages": orjson.dumps([Q, A]).decode()}, "u:Q >[a:a]"),
+    ("messages", {"messages": [Q, A], "tools": '[{"name": "f"}]'}, "u:Q >[a:a]"),
     ("messages", {"messages": [{"role": None, "from": "human", "value": "Q"}, SHARE[1]]}, "u:Q >[a:a]"),
     ("messages", {"messages": [Q, {**A, "train": False}, Q, {**B, "weight": 1.0}]}, "u:Q a:a u:Q >[a:b]"),
     (
@@ -177,10 +165,7 @@ def of_turns(turns: Any, **others: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("messages", of_turns([]), "messages has no turn"),
-    ("messages", of_turns(AS_TEXT["JSON twice"]), r"list of turns as a string; .*json\.loads\(json\.loads\("),
-    ("messages", of_turns(AS_TEXT["Python's"]), r"list of turns as a string; .*ast\.literal_eval\("),
-    ("messages", of_turns("hello"), "messages is a string that is not JSON"),
-    ("messages", of_turns("{}"), "messages has no turn"),
+    ("messages", of_turns("hello"), "messages is not a list of turns"),
     ("messages", of_turns(["Q"]), "turn 1 of messages is not an object"),
     ("messages", of_turns([A]), "no question comes before it"),
     ("messages", of_turns([Q, {**A, "weight": 0}]), "no turn is trained on"),
@@ -202,36 +187,21 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
         "chat_template_kwargs of a record is not",
     ),
     ("messages", of_turns([Q, A], system={"text": "S"}), "the system prompt is dict"),
-    (
-        "messages",
-        {"prompt": "Q", "completion": "a"},
-        "the record has the form 'prompt_completion', but input",
-    ),
-    ("alpaca", of_turns([Q, A]), "has the form 'messages', but input.format is 'alpaca'"),
-    ("pairs", {"text": "a"}, "has the form 'text', but input.format is 'pairs'"),
+    ("alpaca", of_turns([Q, A]), "no answer: expected a string in exactly one of output, response, answer"),
+    ("pairs", {"text": "a"}, "no field 'chosen'"),
     ("messages", {"id": 1}, "no field 'messages'"),
     ("conversations", {"conversations": [{"from": "alien", "value": "x"}]}, "turn 1 has the role 'alien'"),
-    (
-        "conversations",
-        {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "f(x)"}]},
-        "the function call of turn 2 is a string that is not JSON",
-    ),
     ("prompt_completion", {"prompt": "Q", "completion": " "}, "the completion is empty"),
     (
         "prompt_completion",
         {"prompt": [Q, said("It")], "completion": [said(" is")]},
         "the beginning of the answer",
     ),
-    ("alpaca", {"instruction": "Q", "output": "a", "history": ["x"]}, "history is not a list of pairs"),
+    ("alpaca", {"instruction": "Q", "output": "a", "history": [["x", "y"]]}, "history is not read"),
     ("pairs", {"prompt": "Q", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
     ("pairs", {"prompt": "Q", "chosen": " ", "rejected": "a"}, "chosen is empty"),
     ("pairs", {"prompt": "Q", "chosen": "Q", "rejected": "Q a"}, "chosen is only the prompt"),
-    (
-        "pairs",
-        {"chosen": "Yes it is", "rejected": "No"},
-        "no common beginning, and the record has no field prompt",
-    ),
-    ("pairs", {"chosen": "a b", "rejected": "a b c"}, "only the beginning of the other"),
+    ("pairs", {"chosen": "Yes it is", "rejected": "Yes"}, "has no field prompt, and no header of an answer"),
     ("pairs", {"chosen": [Q], "rejected": [Q, A]}, "chosen is only the beginning"),
     ("pairs", {"chosen": [Q, A], "rejected": [user("R"), B]}, "no common prompt"),
     ("pairs", {"prompt": "Z", "chosen": [Q, A], "rejected": [Q, B]}, "do not begin with the prompt"),
@@ -244,25 +214,3 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
 def test_what_cannot_be_used_says_why(form: Form, record: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         conversation_of_record(record, form)
-
-
-def test_calls_of_share_gpt_are_tool_calls() -> None:
-    chat = conversation_of_record(
-        {
-            "conversations": [
-                {"from": "human", "value": "Q"},
-                {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
-                {"from": "observation", "value": "4"},
-                {"from": "gpt", "value": "a"},
-            ],
-            "tools": '[{"name": "f"}]',
-        },
-        "conversations",
-    )
-    assert isinstance(chat, Chat)
-    assert chat.tools == ({"name": "f"},)
-    assert chat.messages[1] == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
-    }

@@ -76,13 +76,6 @@ def theirs(directory: Path, tools: tuple[Any, ...] | None = None) -> list[int]:
 FILES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "config": ({"chat_template": SPAN}, {}),
     "the file goes before the config": ({"chat_template": "x" + SPAN}, {"chat_template.jinja": "漢" + SPAN}),
-    "a folder of other names": (
-        {"chat_template": "x" + SPAN},
-        {
-            "chat_template.jinja": SPAN,
-            "additional_chat_templates/tool_use.jinja": "T{{ tools | length }}" + SPAN,
-        },
-    ),
     "bos twice": ({"bos_token": "<|n|>", "chat_template": "{{ bos_token }}{{ bos_token }}" + SPAN}, {}),
     "a name of its own": ({"image_token": "<|n|>", "chat_template": "{{ image_token }}" + SPAN}, {}),
     "eos of the vocabulary": ({"eos_token": "</s>", "chat_template": "{{ eos_token }}" + SPAN}, {}),
@@ -128,9 +121,10 @@ def test_a_model_without_a_template_has_the_default(checkpoint: Path) -> None:
     assert template_in(checkpoint, checkpoint / "own.jinja").template == "own" + SPAN
 
 
-def test_templates_without_a_default_are_refused(checkpoint: Path) -> None:
-    configure(checkpoint, chat_template=[{"name": "rag", "template": SPAN}])
-    with pytest.raises(InputError, match="none is named default"):
+def test_several_templates_are_refused(checkpoint: Path) -> None:
+    names = ["default", "tool_use"]
+    configure(checkpoint, chat_template=[{"name": name, "template": SPAN} for name in names])
+    with pytest.raises(InputError, match="has the chat templates default, tool_use; write the one"):
         template_in(checkpoint)
     with pytest.raises(InputError, match=r"chats.template: .*cannot be read"):
         template_in(checkpoint, checkpoint / "gone.jinja")

@@ -14,10 +14,10 @@ import pytest
 from dagster_divorder.chats.document import Chat, MarkedText, Pair, as_document
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
-from dagster_divorder.models import chat_tokens
+from dagster_divorder.models import chat_tokens, tokenize
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
-from dagster_divorder.models.chat_tokens import COMPLETION, END, LAST, TRAINED, ChatEncoder, exact_engine
+from dagster_divorder.models.chat_tokens import COMPLETION, LAST, TRAINED, ChatEncoder, exact_engine
 from dagster_divorder.models.tokenize import Engine, load_encoder
 
 pytest.importorskip("trl")
@@ -98,28 +98,23 @@ def test_kinds_of_spans(qwen: tuple[Path, ChatTemplate]) -> None:
     messages = tuple({"role": role, "content": "a"} for role in ("user", "assistant") * 3)
     chat = Chat(messages, (True, False, True), 3)
     arrays = ChatEncoder(*qwen, "gigatoken").encode(pa.array([as_document(chat).decode()], pa.large_string()))
-    assert arrays["span_kind"].tolist() == [
-        TRAINED | END,
-        COMPLETION | END,
-        TRAINED | COMPLETION | LAST | END,
-    ]
+    assert arrays["span_kind"].tolist() == [TRAINED, COMPLETION, TRAINED | COMPLETION | LAST]
     assert arrays["turns"].tolist() == [6]
 
 
 def test_the_engine_is_the_fastest_that_gives_the_reference(
     qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sample, honest = documents(), chat_tokens.gigatoken_encode
-    assert exact_engine(*qwen, "gigatoken", sample) == ("gigatoken", "")
+    sample, honest = ["<|im_start|>user\na"], tokenize.gigatoken_encode
+    assert exact_engine(qwen[0], "gigatoken", sample)[0] == "gigatoken"
 
     def wrong_on_one_word(content: Any, *, control: bool) -> Any:
         encode = honest(content, control=control)
         return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
 
-    monkeypatch.setattr(chat_tokens, "gigatoken_encode", wrong_on_one_word)
-    animal = as_document(MarkedText("a zebra", ((0, 7),))).decode()
-    engine, reason = exact_engine(*qwen, "gigatoken", [*sample, animal])
-    assert (engine, reason) == ("tokenizers", "gigatoken differs from the reference on 'a zebra'")
+    monkeypatch.setattr(tokenize, "gigatoken_encode", wrong_on_one_word)
+    engine, reason = exact_engine(qwen[0], "gigatoken", [*sample, "a zebra"])
+    assert (engine, reason) == ("tokenizers", "gigatoken differs from tokenizers on 'a zebra'")
 
 
 @pytest.mark.parametrize("engine", get_args(Engine))

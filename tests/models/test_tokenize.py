@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from tokenizers import Tokenizer
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models import tokenize
@@ -95,8 +96,8 @@ def test_a_difference_anywhere_switches_the_engine(make_tokenizer, monkeypatch):
     directory = make_tokenizer("gpt2")
     honest = tokenize.gigatoken_encode
 
-    def wrong_on_one_word(content):
-        encode = honest(content)
+    def wrong_on_one_word(content, *, control):
+        encode = honest(content, control=control)
         return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
 
     monkeypatch.setattr(tokenize, "gigatoken_encode", wrong_on_one_word)
@@ -124,14 +125,13 @@ def test_a_panic_of_gigatoken_is_not_the_end(make_tokenizer, monkeypatch):
     )
 
 
-@pytest.mark.slow
 def test_the_id_type_follows_the_largest_id(make_tokenizer):
     directory = make_tokenizer("gpt2")
     path = directory / "tokenizer.json"
+    content = json.loads(path.read_bytes())
     for largest, dtype in ((65_535, np.uint16), (65_536, np.uint32)):
-        tokenizer = Tokenizer.from_file(str(path))
-        tokenizer.add_tokens([f"<{largest} {n}>" for n in range(largest + 1 - tokenizer.get_vocab_size())])
-        tokenizer.save(str(path))
+        content["model"]["vocab"][f"<{largest}>"] = largest
+        path.write_text(json.dumps(content))
         encoder = load_encoder(directory, "tokenizers")
         assert (encoder.vocab_size, encoder.id_dtype) == (largest + 1, dtype)
         assert encoder.encode(["text"])[0].dtype == dtype

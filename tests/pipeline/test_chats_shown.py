@@ -150,7 +150,7 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     run = open_run(settings)
     table = load_results(folder / "store").documents
     mask = load_loss_mask(run)
-    assert mask and table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
+    assert table["trained_tokens"].tolist() == mask.tokens(np.arange(len(run.view))).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
     packed = load_packed(run)
     documents = load_stream(run).record_of[packed.document]

@@ -167,7 +167,7 @@ def test_documents_without_a_finite_vector_are_named(
     def load_broken(*arguments: Any, **options: Any) -> Model:
         whole = load(*arguments, **options)
         broken = Broken(whole.module, whole.spec)
-        broken.dims, broken.masked = whole.dims, whole.masked
+        broken.dims, broken.needs_mask = whole.dims, whole.needs_mask
         return broken
 
     notes = Notes()

@@ -138,7 +138,6 @@ def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, meth
     run = packed(make({"method": method, "too_long": "truncate"}, chats={"train_on": "last"}))
     plan, tokens = load_packed(run), tokens_of(run)
     mask = load_loss_mask(run)
-    assert mask is not None
     kept = np.minimum(tokens, LENGTH)
     trained = mask.within(np.arange(len(run.view)), 0, kept) > 0
     assert not trained[-2:].any()

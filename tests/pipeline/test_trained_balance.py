@@ -58,7 +58,6 @@ def settings_of(make: Make, **sections: Any) -> Settings:
 
 def trained_tokens(run: Run) -> np.ndarray:
     mask = load_loss_mask(run)
-    assert mask is not None
     return mask.tokens(np.arange(len(run.view)))
 
 
@@ -70,7 +69,6 @@ def run(settings: Settings, *stages: str) -> Run:
 def trained_places(left: Run) -> list[np.ndarray]:
     """The trained tokens of each record, bool (length,), one span at a time."""
     mask = load_loss_mask(left)
-    assert mask is not None
     trained = np.zeros(mask.begins[-1], bool)
     for first, last in zip(mask.trained.first, mask.trained.last, strict=True):
         trained[first:last] = True
@@ -148,7 +146,6 @@ def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Pat
     left = run(settings, "diversity_metrics")
     traits, packed = load_traits(left), load_packed(left)
     mask = load_loss_mask(left)
-    assert mask is not None
     of_plan = mask.within(packed.document, packed.start, packed.length)
     assert (traits.counted.sum() < trained_tokens(left).sum()) == (too_long != "cut")
     assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(left.view)))

@@ -48,14 +48,14 @@ def chat_facts(run: Run) -> dict[str, Any]:
     """Facts of raw_docs: what the checkpoint of `model.base` says of conversations; empty if no input holds any."""
     from dagster_divorder.models.chat_templates import describe_chats
 
-    if not run.settings.masked:
+    if not run.settings.has_chats:
         return {}
     return find_checkpoint(run, "raw_docs", locate_base, describe_chats)
 
 
 def template_of(run: Run) -> ChatTemplate | None:
     """The template of `model.base`, or of `chats.template`; None if no input holds conversations."""
-    if not run.settings.masked:
+    if not run.settings.has_chats:
         return None
     if "chat_template" not in run.memo:
         from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
@@ -71,4 +71,4 @@ def reading(run: Run) -> dict[str, Any]:
     plain texts."""
     template = template_of(run)
     fingerprint = template.fingerprint if template else None
-    return {"reading": [fingerprint, run.settings.chats.train_on]} if run.settings.masked else {}
+    return {"reading": [fingerprint, run.settings.chats.train_on]} if run.settings.has_chats else {}

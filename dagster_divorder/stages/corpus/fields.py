@@ -41,7 +41,7 @@ CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
 
 def built_in(settings: Settings) -> tuple[str, ...]:
     """Computed traits; an input field of the same name is not used."""
-    return ("cluster", "length", *(CHAT_TRAITS if settings.masked else ()))
+    return ("cluster", "length", *(CHAT_TRAITS if settings.has_chats else ()))
 
 
 SCORES = {"length": ("token_counts", "lengths")}

@@ -224,9 +224,9 @@ def records_key(run: Run, kind: str) -> str:
     given, template = run.settings.input, template_of(run)
     # Records of several inputs are stored with their shapes (corpus/shapes.py).
     reading: Any = ["several"] if isinstance(given, Inputs) else given.text_field
-    if run.settings.masked:
-        # Another template may refuse other records. 2: the version of what chats.forms makes of a record.
-        reading = [reading, given.form, template.fingerprint if template else None, 2]
+    if run.settings.has_chats:
+        # Another template may refuse other records. 3: the version of what chats.forms makes of a record.
+        reading = [reading, given.form, template.fingerprint if template else None, 3]
     return content_hash("raw_docs", RAW_DOCS.version, kind, reading)
 
 

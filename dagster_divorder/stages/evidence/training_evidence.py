@@ -214,11 +214,10 @@ class Sequences:
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
         assert evidence.tokens is not None
         numbers, stream, mask = load_sequence_order(run)[0], load_stream(run), load_loss_mask(run)
-        if mask is not None:
-            rows = stream.record_of[packed.document]
-            before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
-            # A sequence without a trained token would leave its batch without a loss.
-            numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
+        rows = stream.record_of[packed.document]
+        before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
+        # A sequence without a trained token would leave its batch without a loss.
+        numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
         if settings.curriculum.on:
             # The beginning of the plan would have only one end of the score: batches are spread evenly.
             share = min(1.0, evidence.tokens / packed.tokens[numbers].sum())
@@ -229,7 +228,7 @@ class Sequences:
         runs, indptr = row_entries(packed.indptr, numbers)
         document, start, length = (of[runs] for of in (packed.document, packed.start, packed.length))
         plan = PackedSequences(document, start, length, indptr, packed.sequence_length)
-        if settings.masked:
+        if settings.has_chats:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))
         # Orders of documents repack padded sequences with less padding, which makes fewer.
@@ -302,7 +301,7 @@ class Sequences:
         )
         order = make_order(items, **{**settings.order_arguments(documents), "seed": draw})
         own = settings.packing.method
-        method = own if own == "none" or (settings.masked and own == "best_fit") else "concat"
+        method = own if own == "none" or (settings.has_chats and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
         return packed.part(0, len(packed) - int(method == "concat" and packed.padding[-1] > 0))
 
@@ -328,7 +327,7 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
 
     vocabulary = run.receipt("base_model").facts["vocabulary"]
     tokens = sequences.tokens(sequences.plan, np.arange(len(sequences.plan)))
-    if run.settings.masked:
+    if run.settings.has_chats:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
     classes, class_count = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
@@ -360,7 +359,7 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
     heldout, most, encoder = dict[str, Any](), HELD_OUT_SHARE * tokens / len(rows), base.encoder()
     for source in sorted(rows):
         texts = [row["text"] or "" for row in rows[source]]
-        if run.settings.masked:
+        if run.settings.has_chats:
             spans = [[(span["first"], span["last"]) for span in row["trained"]] for row in rows[source]]
             ids, lengths, counts = encode_trained(texts, spans, load_reference(base.directory))
         else:

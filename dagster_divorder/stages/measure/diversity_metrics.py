@@ -192,7 +192,7 @@ def _measure_diversity(run: Run) -> Made:
     of = [trait for trait in shown if trait not in alike]
     told = findings(metrics["sequences"], metrics["sequences_random"], of)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
-    if settings.masked:
+    if settings.has_chats:
         counted = "the tokens that are trained on" if has_loss_mask(settings) else "all tokens"
         told.insert(0, f"shares are of {counted}")
     summary = [summary_row(name, metrics[name], shown) for name in ORDERS]

@@ -97,7 +97,7 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
             }
         )
     table = table.sort_by([("source", "ascending"), ("id", "ascending")])
-    return _as_read(run, table) if run.settings.masked else table
+    return _as_read(run, table) if run.settings.has_chats else table
 
 
 def _as_read(run: Run, table: pa.Table) -> pa.Table:

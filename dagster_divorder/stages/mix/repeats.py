@@ -99,8 +99,6 @@ def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
     mask = load_loss_mask(run)
 
     def count(runs: Pieces | PackedSequences | ReadRuns) -> np.ndarray:
-        if mask is None:
-            return runs.length
         return mask.within(record_of[runs.document], runs.start, runs.length)
 
     return count

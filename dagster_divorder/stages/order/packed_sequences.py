@@ -62,7 +62,7 @@ def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
     """Counted tokens in a batch of the plan's sequences, by the mean sequence. counted: int64 (Q,), the tokens of each
     run that shares are of."""
     sequence = run.settings.sequence
-    if not run.settings.whole_windows:
+    if run.settings.packing.packs and not run.settings.has_chats:
         return sequence.length * sequence.batch
     return max(1, round(int(counted.sum()) * sequence.batch / max(1, len(packed))))
 

@@ -149,7 +149,7 @@ def stored_tokens(run: Run) -> Tokens:
     Raises:
         InputError: the settings ask for an end-of-text token, but the tokenizer names none.
     """
-    model, mask = run.receipt("base_model"), load_loss_mask(run)
+    model = run.receipt("base_model")
     check_end_of_text(run, model)
     ids, vocabulary = model.facts["special"], model.facts["vocabulary"]
     padding = next((ids[name] for name in ("pad", "eos") if ids[name] is not None), 0)
@@ -165,7 +165,7 @@ def stored_tokens(run: Run) -> Tokens:
         vocabulary=vocabulary,
         engine=lambda: run.engine,
         progress=run.progress,
-        trained=None if mask is None else mask.trained,
+        trained=load_loss_mask(run).trained,
     )
 
 
@@ -409,11 +409,11 @@ def unread(trainer: Trainer, settings: Settings) -> str:
         return "" if known else f"it reads records of {read}, and the inputs hold {held}"
     if "pairs" in settings.forms:
         return "it reads exports, and a sequence of tokens cannot hold a pair of answers"
-    masked = has_loss_mask(settings)
-    if masked and not FORMATS[trainer.formats[0]].masks:
+    labelled = has_loss_mask(settings)
+    if labelled and not FORMATS[trainer.formats[0]].masks:
         train_on = settings.chats.train_on
         return f"{trainer.formats[0]} cannot say that chats.train_on = {train_on!r} leaves tokens untrained"
-    return trainer.obstacle(masked=masked, short_rows=settings.packing.pads)
+    return trainer.obstacle(labelled=labelled, short_rows=settings.packing.pads)
 
 
 def _show_exports(run: Run, receipt: Receipt) -> Shown:

@@ -145,7 +145,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     with run.store.scratch(4 * advanced.vocab_size * advanced.token_dims, "the base model") as folder:
         if checkpoint:
             content = checkpoint["content"]
-            save_tokenizer(Path(checkpoint["directory"]), folder, template.templates if template else None)
+            save_tokenizer(Path(checkpoint["directory"]), folder, template.template if template else None)
             encoder = load_encoder(folder, sample=texts)
             engine, engine_reason = encoder.engine, encoder.reason
         else:
@@ -169,15 +169,18 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             }
         chat_engine = dict[str, str]()
         counted: tuple[Any, Any] | None = None
-        if run.settings.masked:
-            from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
+        if run.settings.has_chats:
+            from dagster_divorder.chats.document import conversation_of
+            from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine, parts_of
 
             # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
             # into every conversation must not count as rare.
             total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
             rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
             documents = contents(run.view.fragments, rows, run.records.texts)
-            exact, reason = exact_engine(folder, template, engine, documents[:COMPARED].to_pylist())
+            compared = documents[:COMPARED].to_pylist()
+            parts = (parts_of(conversation_of(each) or each, template) for each in compared)
+            exact, reason = exact_engine(folder, engine, (part.text for own in parts for part in own))
             chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
             arrays = ChatEncoder(folder, template, exact).encode(documents)
             counted = arrays["ids"], arrays["lengths"]
@@ -260,7 +263,6 @@ def _decided_by(run: Run) -> dict[str, Any]:
         "model": learnt if base == BOOTSTRAP else id_and_revision(base),
         "content": _checkpoint(run).get("content"),
         **({"template": template.fingerprint} if template else {}),
-        **({"masked": True} if run.settings.masked else {}),
     }
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}

@@ -20,7 +20,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.text.base_model import load_base_model
-from dagster_divorder.stages.text.loss_mask import has_loss_mask, mask_of
+from dagster_divorder.stages.text.loss_mask import mask_of
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment
 
@@ -70,7 +70,7 @@ def _kept_chat_encoder(directory: Path, template: ChatTemplate | None, engine: E
 
 def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     model = load_base_model(run)
-    if run.settings.masked:
+    if run.settings.has_chats:
         from dagster_divorder.models.chat_templates import DEFAULT
 
         dtype = np.dtype(np.uint16 if model.info["vocabulary"] <= 1 << 16 else np.uint32)
@@ -92,7 +92,7 @@ def _tokenize_documents(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]
 
 def _decided_by(run: Run) -> dict[str, Any]:
     names, template = ["tokenizer", "engine"], template_of(run)
-    if run.settings.masked:
+    if run.settings.has_chats:
         names.append("chat_engine")
     model = {name: run.receipt("base_model").facts[name] for name in names}
     return {**model, **({"template": template.fingerprint} if template else {})}
@@ -112,20 +112,18 @@ def _token_counts_figures(run: Run, files: StageFiles) -> dict[str, Any]:
         "tokens": int(lengths.sum()),
         "longest_document": int(lengths.max()),
         "engine": model["engine"],
-        **({"conversations": model["chat_engine"]} if run.settings.masked else {}),
+        **({"conversations": model["chat_engine"]} if run.settings.has_chats else {}),
     }
 
 
 def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     """Figures of the trained tokens, which depend on `chats.train_on`."""
-    if not run.settings.masked:
+    if not run.settings.has_chats:
         return {}
     files = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run))
-    trained = tokens = int(files.column(run.view.fragments, "lengths").sum())
-    if has_loss_mask(run.settings):
-        mask = mask_of(files, run.view.fragments, run.settings.chats.train_on)
-        trained = int(mask.tokens(np.arange(len(run.view))).sum())
     train_on = run.settings.chats.train_on
+    mask = mask_of(files, run.view.fragments, train_on)
+    trained, tokens = int(mask.tokens(np.arange(len(run.view))).sum()), int(mask.begins[-1])
     return {"trained_tokens": trained, "trained_share": trained / tokens, "train_on": train_on}
 
 
