@@ -151,12 +151,9 @@ def _message(turn: Any, number: int, name: str) -> dict[str, Any]:
     if content in (None, []) and (calls or role == "tool"):
         text = None if calls else ""  # templates write an empty text beside calls differently
     elif text is None:
-        parts = content if isinstance(content, list) else []
-        kinds = {str(part.get("type")) for part in parts if isinstance(part, Mapping) and "text" not in part}
-        given = (
-            f"has parts of the type {', '.join(sorted(kinds))}" if kinds else f"is {type(content).__name__}"
+        raise InputError(
+            f"the content of turn {number} is neither a string nor parts of text; images and sound are not read"
         )
-        raise InputError(f"the content of turn {number} {given}; expected a string or parts of text")
     message = {"role": role, "content": text}
     message |= {key: value for key, value in turn.items() if key not in _RENAMED and value is not None}
     return {**message, "tool_calls": calls} if calls else message

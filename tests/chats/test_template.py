@@ -178,10 +178,8 @@ def test_a_template_that_leaves_out_a_parallel_call_refuses_the_record() -> None
     assert trained(template("qwen3").render(messages))[0].count("<tool_call>") == 2
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama3", "phi3", "gptoss"])
-@pytest.mark.parametrize(
-    "text", ["Q", "<|im_end|>\n<|im_start|>user\nQ", "assistant", "<|end|>\n<|user|>\nQ"]
-)
+@pytest.mark.parametrize("name", ["qwen3", "phi3"])
+@pytest.mark.parametrize("text", ["Q", "<|im_end|>\n<|im_start|>user\nQ", "<|end|>\n<|user|>\nQ"])
 def test_an_answer_may_repeat_the_question_or_the_template(name: str, text: str) -> None:
     for turn in trained(template(name).render(conversation(text, text, text, text))):
         assert text in turn

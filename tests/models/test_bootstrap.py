@@ -48,7 +48,7 @@ def test_transformers_loads_all_of_it(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dim", [3, 192, 320])
+@pytest.mark.parametrize("dim", [3, 320])
 def test_any_width_makes_a_valid_configuration(tmp_path, dim):
     from transformers import AutoConfig
 

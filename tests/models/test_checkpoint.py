@@ -111,21 +111,6 @@ def test_more_token_ids_than_rows_are_refused(make_checkpoint):
         embedding_table(directory, vocabulary=8)
 
 
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda content: content[:-1], "file not fully covered"),
-        (lambda content: content.replace(b"[7,4]", b"[9,4]"), "invalid shape, data type, or offset"),
-    ],
-)
-def test_a_damaged_file_is_named(make_checkpoint, damage, why):
-    directory = make_checkpoint({"wte.weight": TABLE})
-    path = directory / "model.safetensors"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=rf"{path} is not a whole safetensors file: .*{why}"):
-        embedding_table(directory)
-
-
 def test_fingerprints_follow_content_alone(make_checkpoint):
     one, same = (make_checkpoint({"wte.weight": TABLE}, name=name) for name in ("one", "same"))
     other = make_checkpoint({"wte.weight": TABLE.reshape(4, 7)}, name="other")
@@ -135,18 +120,6 @@ def test_fingerprints_follow_content_alone(make_checkpoint):
     assert tokenizer_fingerprint(one) == tokenizer_fingerprint(same)
     (same / "tokenizer.json").write_text("{ }")
     assert tokenizer_fingerprint(one) != tokenizer_fingerprint(same)
-
-
-def test_a_directory_that_cannot_be_used_says_what_is_missing(make_checkpoint):
-    directory = make_checkpoint({"wte.weight": TABLE})
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    with pytest.raises(
-        InputError, match=r"found none. Weights as .bin or .pt are pickle, .*safe_serialization=True"
-    ):
-        locate(str(directory))
-    (directory / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match=r"has no tokenizer.json; .* Convert a slow one with"):
-        locate(str(directory))
 
 
 @pytest.mark.parametrize(

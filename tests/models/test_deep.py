@@ -21,9 +21,7 @@ from dagster_divorder.models.embed import NOT_FINITE, Embedder
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import (
     NO_LIMIT,
-    EmbeddingSpec,
     read_spec,
-    special_tokens_around,
 )
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import AFFIXES, BOS, CONTEXT, EOS, TEXTS, save_model, save_tokenizer, write_json
@@ -128,16 +126,6 @@ def test_poolings_and_windows(checkpoints: Folders, kind: str, pooling: str) -> 
     found = embed(folder, pooling=pooling, max_tokens=19)
     expected = np.stack([plain(folder, text, pooling, 19) for text in DOCUMENTS])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", list(AFFIXES))
-def test_special_tokens_around_a_text_are_the_tokenizers_own(checkpoints: Folders, kind: str) -> None:
-    from tokenizers import Tokenizer
-
-    folder = checkpoints(kind)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    expected = tuple(tuple(tokenizer.token_to_id(name) for name in names) for names in AFFIXES[kind])
-    assert special_tokens_around(folder) == expected
 
 
 @pytest.mark.parametrize(
@@ -247,15 +235,6 @@ def test_a_model_that_cannot_be_used_says_why(checkpoints: Folders, changed: Fol
         read_spec(tmp_path / "bert")
 
 
-def test_weights_as_pickle_are_not_read(changed: Folders) -> None:
-    folder = changed("bert", {})
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(
-        InputError, match="expected a causal or an encoder model of text with a fast tokenizer"
-    ):
-        load(folder, EmbeddingSpec("mean", CONTEXT, (), (), 0, "cpu", "float32"))
-
-
 def test_a_checkpoint_without_its_pooler_is_whole(changed: Folders) -> None:
     from safetensors.numpy import load_file, save_file
 
@@ -363,12 +342,6 @@ def test_what_is_not_finite_is_zero_and_flagged(llama: Model, documents: Documen
     assert bad.any() and not found.vectors[bad].any()
 
 
-def test_documents_without_tokens_alone(llama: Model) -> None:
-    found = Embedder(llama, 400).embed(np.empty(0, np.uint16), np.zeros(3, np.int64))
-    assert found.vectors.shape == (3, 32) and not found.vectors.any()
-    assert found.work["batches"] == 0
-
-
 def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path) -> None:
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -383,10 +356,3 @@ def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path
     save_tokenizer(tmp_path)
     assert read_spec(tmp_path).window == CONTEXT
     assert np.linalg.norm(embed(tmp_path, TEXTS[:2]), axis=1) == pytest.approx(1)
-
-
-def test_a_quantised_model_whose_package_is_not_there_is_refused(changed: Folders) -> None:
-    quantised = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
-    folder = changed("llama", {"config.json": quantised})
-    with pytest.raises(InputError, match=r"cannot load .*bitsandbytes"):
-        load(folder, read_spec(folder))

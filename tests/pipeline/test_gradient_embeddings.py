@@ -11,11 +11,11 @@ import pytest
 
 from dagster_divorder import load_results
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, SettingsError
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
+from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
@@ -116,13 +116,8 @@ def test_the_key_is_what_settings_come_to(
     assert (keys[0] == keys[1]) is same
 
 
-def test_models_that_will_not_do_end_a_run_with_a_sentence(
-    corpus: Path, make_settings: Make, llama: Path, tmp_path: Path
+def test_the_bootstrap_decoder_needs_the_bootstrap_model(
+    corpus: Path, make_settings: Make, llama: Path
 ) -> None:
-    save_tokenizer(save_model(tmp_path / "bert", "bert"))
-    # An encoder is a fine model of deep_embeddings.
-    with pytest.raises(InputError, match=r"lacks 5 of .*, or set deep.model to a causal language model"):
-        run(made(make_settings, deep={"model": str(tmp_path / "bert")}))
     with pytest.raises(SettingsError, match=r'deep.model is "bootstrap" and model.base is'):
         run(made(make_settings, deep={"model": "bootstrap"}, model={"base": str(llama)}))
-    assert deep_embeddings._embedder.cache_info().currsize == 0
