@@ -116,11 +116,6 @@ TURNS = [
 SHARED = [{"from": "human", "value": "what is a tide"}, {"from": "gpt", "value": "water that rises " * 9}]
 STRUCTURED = {
     "messages": ({"id": "{n}", "source": "web", "messages": TURNS}, "messages", "chat messages ('messages')"),
-    "messages as JSON": (
-        {"messages": orjson.dumps(TURNS).decode(), "source": "web"},
-        "messages",
-        "chat messages ('messages')",
-    ),
     "sharegpt": (
         {"id": "{n}", "conversations": SHARED},
         "conversations",

@@ -174,7 +174,11 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("messages", of_turns([Q, {**A, "content": "  "}]), "turn 2 \\(assistant\\) is empty"),
     ("messages", of_turns([{**Q, "content": ""}, A]), "turn 1 \\(user\\) is empty"),
     ("messages", of_turns([Q, {**A, "content": {"text": "A"}}]), "the content of turn 2 is neither"),
-    ("messages", of_turns([Q, {**A, "content": [{"type": "image"}]}]), "turn 2 is neither a string nor parts of text"),
+    (
+        "messages",
+        of_turns([Q, {**A, "content": [{"type": "image"}]}]),
+        "turn 2 is neither a string nor parts of text",
+    ),
     ("messages", of_turns([Q, {**A, "tool_calls": 1}]), "tool_calls of turn 2 is not a list"),
     ("messages", of_turns([Q, {**A, "function_call": {"name": "f"}}]), "turn 2 has function_call"),
     ("messages", of_turns([Q, {**A, "train_detail": [{}]}]), "has train_detail"),
