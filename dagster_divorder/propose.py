@@ -25,7 +25,6 @@ from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.records import raw_bytes
 from dagster_divorder.errors import InputError, SettingsError, printable
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.example import toml
 from dagster_divorder.settings.loading import refuse_unwritable, relative_source, write_settings_file
 from dagster_divorder.stages.output.exports import unread
 from dagster_divorder.store.sources import RemoteFile, Source, identity
@@ -328,3 +327,15 @@ def _lines(values: Mapping[str, Any], comments: Mapping[str, str] | None = None)
             comment = (comments or {}).get(name)
             lines.append(f"{key} = {toml(value)}{f'  # {comment}' if comment else ''}\n")
     return "".join(lines)
+
+
+def toml(value: Any) -> str:
+    """A value in TOML."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{key} = {toml(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool | int | float):
+        return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
+    return json.dumps(str(value), ensure_ascii=False)

@@ -6,7 +6,6 @@ import contextlib
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,40 +32,17 @@ from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.space import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.view.answer import AsTable, TextTable
 from dagster_divorder.view.measures import measures as in_their_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Results(AsTable):
+@dataclass(frozen=True, slots=True)
+class Results:
     """Results of the last run on a store; each property reads its part on access."""
 
     store: Store
-
-    @property
-    def _as_table(self) -> TextTable:
-        """The parts, and whether each exists."""
-        stages = {
-            "documents": "greedy_order",
-            "sequences": "sequence_order",
-            "metrics": "diversity_metrics",
-            "measures": "diversity_metrics",
-            "embeddings": "clusters",
-            "base_model": "base_model",
-            "gradients": "gradient_embeddings",
-            "selection": "subset_selection",
-            "evidence": "training_evidence",
-        }
-        rows = []
-        for name, stage in stages.items():
-            receipt = load_receipt(self.store, stage)
-            documents = receipt.figures.get("documents") if receipt else None
-            state = "not made" if receipt is None else f"{documents:,} documents" if documents else "there"
-            rows.append({"part": name, "of the last run": state, "made by": stage})
-        return TextTable(rows, f"Results of {self.store.place}")
 
     @property
     def documents(self) -> pd.DataFrame:
@@ -164,12 +140,6 @@ class Results(AsTable):
         if (records := self._stream_records()) is not None:
             columns["document"] = records[columns["document"]]
         return pd.DataFrame({"position": position, "sequence": order[position], **columns})
-
-    @property
-    def base_model(self) -> Path:
-        """Folder of the base model; `sequences` counts tokens of its tokenizer (`AutoTokenizer`)."""
-        receipt = self._last.receipt("base_model")
-        return Path(receipt.facts.get("directory") or self.store.local(receipt.files["fit"]))
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -119,7 +119,7 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
     return [
         f"  {named.name}, {ranks}:",
         *(f"    {line}" for line in lines),
-        *(f"  {line}" for line in _rank_lines(run, named, reading)),
+        *_rank_lines(run, named, reading),
     ]
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from pydantic import BaseModel, TypeAdapter
 
 from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import SETTINGS as REMOVED
 from dagster_divorder.removed import VERBS
 from dagster_divorder.settings import Settings, load_settings, refuse_overlap, valid_keys
-from dagster_divorder.settings.example import example
 from dagster_divorder.settings.loading import set_key
 from dagster_divorder.settings.places import Url
 from dagster_divorder.settings.sections import RULES, Format
@@ -305,37 +303,6 @@ def test_what_is_wrong_with_a_block_is_told_with_its_number(
     file.write_text(text)
     with pytest.raises(SettingsError, match=re.escape(said)):
         load_settings(file, environ=environ)
-
-
-EXAMPLE = (Path(__file__).parent.parent / "divorder.example.toml").read_text(encoding="utf-8")
-
-
-def test_the_example_file_is_up_to_date() -> None:
-    assert example() == EXAMPLE, "python -m dagster_divorder.settings.example > divorder.example.toml"
-    for key in valid_keys():
-        assert f"{key.rsplit('.', 1)[-1]} =" in EXAMPLE or f"[{key}]" in EXAMPLE, key
-
-
-def test_the_example_file_holds_the_defaults_and_possible_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "copy.toml"
-    file.write_text(EXAMPLE)
-    assert load_settings(file, environ={}) == load_settings(environ={})
-    for _, default in Settings():
-        for field in type(default).model_fields.values() if isinstance(default, BaseModel) else ():
-            for shown in field.examples or ():
-                TypeAdapter(field.rebuild_annotation()).validate_python(shown)
-
-
-def test_the_text_below_a_field_names_what_it_may_be() -> None:
-    for section, default in Settings():
-        for key, field in type(default).model_fields.items() if isinstance(default, BaseModel) else ():
-            words = re.findall(r"Literal\[([^]]*)\]", str(field.annotation))
-            text = EXAMPLE.partition(f"[{section}]")[2].partition(f"\n{key} =")[0]
-            for word in re.findall(r"'(\w+)'", " ".join(words)):
-                assert word in text, (section, key, word)
 
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:

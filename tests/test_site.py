@@ -13,16 +13,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from pydantic import BaseModel, TypeAdapter
 
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder.cli import GROUPS, command_parser
-from dagster_divorder.settings import Settings
+from dagster_divorder.settings import Settings, load_settings, valid_keys
 from dagster_divorder.stages import run_all
 from tests.conftest import topic_records, write_jsonl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
 
+import example
 import pages
 import reference
 
@@ -219,3 +221,34 @@ def test_terms_of_the_glossary_are_in_the_order_of_the_alphabet() -> None:
     for first, last, part in re.findall(r"^## (\w) to (\w)\n(.*?)(?=^## |\Z)", glossary, re.M | re.S):
         assert all(first <= term[0].upper() <= last for term in re.findall(r"^- \*+([^*]+)\*", part, re.M))
     assert len(pages.linked_terms(glossary)) > 35
+
+
+EXAMPLE = (Path(__file__).parent.parent / "divorder.example.toml").read_text(encoding="utf-8")
+
+
+def test_the_example_file_is_up_to_date() -> None:
+    assert example.example() == EXAMPLE, "python docs/site/example.py > divorder.example.toml"
+    for key in valid_keys():
+        assert f"{key.rsplit('.', 1)[-1]} =" in EXAMPLE or f"[{key}]" in EXAMPLE, key
+
+
+def test_the_example_file_holds_the_defaults_and_possible_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "copy.toml"
+    file.write_text(EXAMPLE)
+    assert load_settings(file, environ={}) == load_settings(environ={})
+    for _, default in Settings():
+        for field in type(default).model_fields.values() if isinstance(default, BaseModel) else ():
+            for shown in field.examples or ():
+                TypeAdapter(field.rebuild_annotation()).validate_python(shown)
+
+
+def test_the_text_below_a_field_names_what_it_may_be() -> None:
+    for section, default in Settings():
+        for key, field in type(default).model_fields.items() if isinstance(default, BaseModel) else ():
+            words = re.findall(r"Literal\[([^]]*)\]", str(field.annotation))
+            text = EXAMPLE.partition(f"[{section}]")[2].partition(f"\n{key} =")[0]
+            for word in re.findall(r"'(\w+)'", " ".join(words)):
+                assert word in text, (section, key, word)

@@ -65,7 +65,13 @@ def make(make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 "max_reject_share": 0.1,
             },
             sequence=sequence,
-            exports={"formats": ("parquet", "megatron", "olmo"), "path": tmp_path / "exports"},
+            exports={
+                "formats": ("parquet", "megatron", "olmo"),
+                "path": tmp_path / "exports",
+                "trainer": "hf-trainer",
+                "world_size": 4,
+                "micro_batch": 2,
+            },
             **sections,
         )
 

@@ -16,7 +16,6 @@ from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Stage
-from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.units import duration
@@ -28,11 +27,7 @@ def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
 
 
 def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
-    key, parts = pipeline.key(stage.name), pipeline.graph.step(pipeline.settings, stage.name)
-    fits: list[FitName] = [fit for part in parts if (fit := getattr(pipeline.graph[part], "refit", None))]
-    refit = dg.Field(
-        bool, default_value=False, description=f"Learn again from the present corpus: {', '.join(fits)}."
-    )
+    key = pipeline.key(stage.name)
 
     @dg.multi_asset(
         name=key.to_python_identifier(),
@@ -42,15 +37,13 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
             for check in stage.checks
             if check.when(pipeline.settings)
         ],
-        config_schema={"refit": refit} if fits else None,
         pool=pipeline.named("divorder"),
         # Steps run one after another; evidence comes after the output.
         op_tags={"dagster/priority": "0" if stage.name in pipeline.needed else "-1"},
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        asked = fits if fits and context.op_execution_context.op_config["refit"] else []
         try:
-            return _materialize(context, pipeline, stage, asked)
+            return _materialize(context, pipeline, stage)
         except DivOrderError as error:
             # The page of the run begins with this sentence.
             raise dg.Failure(str(error), allow_retries=False) from error
@@ -59,10 +52,10 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
 
 
 def _materialize(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage, refit: list[FitName]
+    context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage
 ) -> dg.MaterializeResult[Any]:
     """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
-    graph, settings, key = pipeline.graph, pipeline.settings.refitting(*refit), pipeline.key(stage.name)
+    graph, settings, key = pipeline.graph, pipeline.settings, pipeline.key(stage.name)
     before = None
     with suppress(DivOrderError):  # the run says what is wrong
         before = load_receipt(store_of(settings.store), stage.name)

@@ -93,18 +93,15 @@ def build_definitions(
 def definitions(
     pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None, *, automation: bool = True
 ) -> dg.Definitions:
-    """Dagster's definitions of a pipeline. The page of each job shows the settings that are not at their defaults."""
+    """Dagster's definitions of a pipeline."""
     starts_itself = automation and OUTPUT in pipeline.graph
     file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
-    shown = pipeline.settings.model_dump(mode="json", exclude_defaults=True)
     jobs = [
         dg.define_asset_job(
             pipeline.named(name),
             dg.AssetSelection.assets(*map(pipeline.key, selection)),
             description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
             "variables DIVORDER_...) and reload definitions.",
-            metadata={"settings_file": file, "settings": dg.MetadataValue.json(shown)},
-            tags={"divorder/settings": file},
             executor_def=executor,
         )
         for name, (_, description) in JOBS.items()

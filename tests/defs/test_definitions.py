@@ -80,17 +80,6 @@ def test_jobs_hold_all_that_they_need_and_no_more(load: Load, config: Path) -> N
     assert {"ordering_report", "ordering_animation", "curated_output"} <= assets_of(defs, "report")
 
 
-def test_a_job_shows_the_settings_that_are_not_at_their_defaults(load: Load, config: Path) -> None:
-    config.write_text(config.read_text() + "[order]\ntraits = { cluster = 1.0 }\n")
-    for name in ("curate", "explore", "report"):
-        job = load().resolve_job_def(name)
-        assert job.tags["divorder/settings"] == job.metadata["settings_file"].value == str(config)
-        shown = job.metadata["settings"].value
-        assert (shown["clusters"], shown["order"]) == ({"k": 4}, {"traits": {"cluster": 1.0}})
-        assert shown["store"]["path"] == str(config.parent / "store")
-        assert "seed" not in shown
-
-
 def test_an_error_in_the_settings_ends_a_command_with_one_sentence(
     load: Load, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Runs of our assets: assets downstream, fits made again, errors, and `divorder run` as a run of Dagster."""
+"""Runs of our assets: assets downstream, errors, and `divorder run` as a run of Dagster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import metadata_of
 
 
 @pytest.fixture
@@ -22,32 +21,15 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield ephemeral
 
 
-def run(
-    defs: dg.Definitions, instance: dg.DagsterInstance, *assets: Any, **config: Any
-) -> dg.ExecuteInProcessResult:
-    """Assets of the corpus `news` and of others. config: by asset."""
+def run(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: Any) -> dg.ExecuteInProcessResult:
+    """Assets of the corpus `news` and of others."""
     others = [asset for asset in assets if isinstance(asset, dg.AssetsDefinition)]
-    ops = {f"news__{asset}": {"config": given} for asset, given in config.items()}
     return dg.materialize(
         [*(defs.assets or ()), *others],
         selection=dg.AssetSelection.assets(*assets).upstream(),
         instance=instance,
-        run_config={"ops": ops},
         raise_on_error=False,
     )
-
-
-def test_a_run_learns_a_fit_again_where_its_configuration_asks_for_it(
-    config: Path, instance: dg.DagsterInstance
-) -> None:
-    defs, clusters = build_definitions(config, key_prefix="news"), dg.AssetKey(["news", "clusters"])
-    learnt = "first run on this store"
-    assert metadata_of(run(defs, instance, clusters))["news/clusters"]["fitted"].value == learnt
-    assert "fitted" not in metadata_of(run(defs, instance, clusters))["news/clusters"]
-    again = metadata_of(run(defs, instance, clusters, clusters={"refit": True}))
-    assert "--refit clusters" in again["news/clusters"]["fitted"].value
-    with pytest.raises(dg.DagsterInvalidConfigError):
-        run(defs, instance, clusters, raw_docs={"refit": True})
 
 
 def test_an_error_is_a_failure_that_begins_with_its_sentence(

@@ -1,6 +1,6 @@
 """Every setting with its default and its trade-off, as a settings file:
 
-    python -m dagster_divorder.settings.example > divorder.example.toml
+    python docs/site/example.py > divorder.example.toml
 
 A section's comment is its model's docstring; a key's comment is the text below its field. A field that is unset by
 default shows the first of its `examples`.
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import textwrap
-from typing import Any
 
 from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
+from dagster_divorder.propose import toml
 from dagster_divorder.settings.model import Settings
 
 WIDTH = 110
@@ -72,18 +71,6 @@ def effects(model: type[BaseModel]) -> dict[str, str]:
 def _comment(text: str) -> list[str]:
     words = " ".join(text.split()).replace("`", "")
     return [f"# {line}" for line in textwrap.wrap(words, WIDTH - 2, break_on_hyphens=False)]
-
-
-def toml(value: Any) -> str:
-    """A value in TOML."""
-    if isinstance(value, dict):
-        inner = ", ".join(f"{key} = {toml(item)}" for key, item in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    if isinstance(value, bool | int | float):
-        return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
-    return json.dumps(str(value), ensure_ascii=False)
 
 
 if __name__ == "__main__":
