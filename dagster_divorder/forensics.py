@@ -37,18 +37,6 @@ from dagster_divorder.view.words import count
 if TYPE_CHECKING:
     import pandas as pd
 
-NOTHING_FROZEN = {
-    "whole": (
-        "order.frozen_tokens is 0 or unset: nothing is frozen; every run reorders everything",
-        "to keep what a trainer has read: divorder freeze --step N, with N the steps it has taken",
-    ),
-    "extend": (
-        'order.append is "extend": every document and every full sequence of the published plan stays',
-        "if a trainer has read a last one that is not full: divorder freeze --step N",
-    ),
-}
-"""What stays where `order.frozen_tokens` says nothing, by `order.append`."""
-
 
 def where(
     settings: Settings,

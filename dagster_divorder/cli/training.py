@@ -88,36 +88,25 @@ def _where_loss(options: Options) -> Answer:
 
 
 def freeze(options: Options) -> Answer:
-    """Freezes what a trainer has read of the published plan: writes `order.frozen_tokens`. Without a number, shows
-    it.
+    """Freezes what a trainer has read of the published plan: writes `order.frozen_tokens`.
 
     Raises:
         SettingsError: there is no settings file, or it cannot be written.
     """
-    from dagster_divorder.forensics import NOTHING_FROZEN, plan_freeze
+    from dagster_divorder.forensics import plan_freeze
     from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_key
 
-    settings = settings_of(options)
+    settings, file = settings_of(options), config_file(config_of(options), os.environ)
     given = {name: number for name in READ if (number := getattr(options, name)) is not None}
-    frozen, file = settings.order.frozen_tokens, None
+    if file is None:
+        raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
+    set_key(file, "order.frozen_tokens", None)  # refuses before the work
+    planned = plan_freeze(settings, **given, plan=options.plan)
+    set_key(file, "order.frozen_tokens", planned.tokens)
+    written = f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
     shown = ("step", "sequences", "records", "rest", "plan")
-    if not (given or frozen or options.plan):
-        nothing = {"order.frozen_tokens": frozen, **dict.fromkeys([*shown, "file"])}
-        return Answer(NOTHING_FROZEN[settings.order.append], nothing)
-    if given:
-        file = config_file(config_of(options), os.environ)
-        if file is None:
-            raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
-        set_key(file, "order.frozen_tokens", None)  # refuses before the work
-    planned = plan_freeze(settings, **(given or {"tokens": frozen}), plan=options.plan)
-    sentences = planned.sentences
-    if file:
-        set_key(file, "order.frozen_tokens", planned.tokens)
-        sentences.append(
-            f"written into {file}; `divorder run` plans the rest (in Dagster reload definitions first)"
-        )
     data = {"order.frozen_tokens": planned.tokens, **{name: getattr(planned, name) for name in shown}}
-    return Answer(sentences, {**data, "file": file and str(file)})
+    return Answer([*planned.sentences, written], {**data, "file": str(file)})
 
 
 def _place(text: str) -> str | Path:
@@ -127,7 +116,7 @@ def _place(text: str) -> str | Path:
 
 
 def _add_read(parser: argparse.ArgumentParser) -> None:
-    read = parser.add_mutually_exclusive_group()
+    read = parser.add_mutually_exclusive_group(required=True)
     for name, meaning in READ.items():
         read.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
 
@@ -189,7 +178,7 @@ VERBS = (
     ),
     Verb(
         "freeze",
-        "freezes what a trainer has read of the published plan; without options, shows what is frozen",
+        "freezes what a trainer has read of the published plan",
         "divorder freeze --step 1200",
         "seconds",
         freeze,
