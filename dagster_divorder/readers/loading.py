@@ -23,7 +23,7 @@ from dagster_divorder.core.ranks import deal_to_ranks
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 from dagster_divorder.readers.forms import FORMS
-from dagster_divorder.readers.sampling import BalancedSampler, Iteration, Position, check_state
+from dagster_divorder.readers.sampling import check_state
 
 
 class SequenceDataset(Dataset[Any]):
@@ -75,12 +75,12 @@ class SequenceDataset(Dataset[Any]):
 class GlobalBatchSampler(Sampler[Sequence[int]]):
     """This rank's part of every global batch, a micro-batch at a time: the `batch_sampler` of a DataLoader.
 
-    dataset: of an export; or a BalancedSampler, whose position and epochs then count. batch: rows of a global batch
-    over all ranks; default: the plan's or the sampler's. micro_batch: rows that a rank reads at once; default: its
-    whole part. rank, world_size: default: torch.distributed's, or RANK and WORLD_SIZE, which torchrun sets; without any
-    of them one rank reads all. An incomplete last batch is left out. An iteration begins at the start, or once at a
-    loaded state, at the end of a step of world size x micro-batch rows. equal_ranks: deal the rows of each global batch
-    so that at every micro-step all ranks have about the same attention cost (`core.ranks`).
+    dataset: of an export. batch: rows of a global batch over all ranks; default: the plan's. micro_batch: rows that a
+    rank reads at once; default: its whole part. rank, world_size: default: torch.distributed's, or RANK and WORLD_SIZE,
+    which torchrun sets; without any of them one rank reads all. An incomplete last batch is left out. An iteration
+    begins at the start, or once at a loaded state, at the end of a step of world size x micro-batch rows. equal_ranks:
+    deal the rows of each global batch so that at every micro-step all ranks have about the same attention cost
+    (`core.ranks`).
 
     The iterator keeps the position, and torchdata's StatefulDataLoader saves it. The position counts rows given to the
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
@@ -92,7 +92,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
 
     def __init__(
         self,
-        dataset: SequenceDataset | BalancedSampler,
+        dataset: SequenceDataset,
         batch: int | None = None,
         *,
         micro_batch: int | None = None,
@@ -100,19 +100,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         world_size: int | None = None,
         equal_ranks: bool = False,
     ) -> None:
-        self.sampler: BalancedSampler | None = None
-        self.source: BalancedSampler | Export
-        if isinstance(dataset, BalancedSampler):
-            # Trainers call `sampler.set_epoch`.
-            self.source = self.sampler = dataset
-            self._pads = False
-            if equal_ranks:
-                raise InputError(
-                    "equal_ranks is true, and a BalancedSampler does not know what its rows cost; expected a "
-                    "SequenceDataset of an export"
-                )
-        else:
-            self.source, self._pads = dataset.export, dataset.pads
+        self.source, self._pads = dataset.export, dataset.pads
         self.batch = self.source.batch if batch is None else batch
         rank, world_size = _ranks(rank, world_size)
         self.micro_batch = max(self.batch // world_size, 1) if micro_batch is None else micro_batch
@@ -128,7 +116,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin = Position(0, 0)
+        self._begin = 0
         self.equal_ranks = equal_ranks
         self._batch: tuple[int, NDArray[np.int64]] | None = None
         """The last batch that was dealt: its first row, and its rows."""
@@ -136,78 +124,60 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
-        reading = MicroBatches(self)
-        if self.sampler:
-            self.sampler.reading = reading
-        return reading
+        return MicroBatches(self)
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
         return self.end // self.step
 
-    def begin(self) -> Position:
-        """The place where the next iteration begins."""
-        if self.sampler:
-            return self._at_a_step(self.sampler.begin())
-        place, self._begin = self._begin, Position(0, 0)
-        return place
+    def begin(self) -> int:
+        """The rows before the next iteration: none, or once those of a loaded state."""
+        samples, self._begin = self._begin, 0
+        return samples
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state.
 
         Raises:
-            InputError: no step begins there; see also `samples_in` and `BalancedSampler.place`.
+            InputError: no step begins there; see also `samples_in`.
         """
-        if isinstance(self.source, BalancedSampler):
-            self._at_a_step(self.source.place(state))
-            self.source.load_state_dict(state)
-            return
-        place = self._at_a_step(Position(0, samples_in(state, self.source)))
-        if place.samples % self.batch and state.get("dealt", "") != self.dealt:
+        samples = samples_in(state, self.source)
+        if samples % self.step and samples < self.end:
+            raise InputError(
+                f"the state counts {samples} samples, {samples % self.batch} of them in a batch of {self.batch}, where "
+                f"no step of {self.step} rows begins: resume with a world_size x micro_batch that divides {samples}, "
+                "or with the state at the end of a batch"
+            )
+        if samples % self.batch and state.get("dealt", "") != self.dealt:
             raise InputError(
                 f"the state is inside a batch whose rows were dealt to ranks as {state.get('dealt') or 'they come'!r}, "
                 f"and they are dealt as {self.dealt or 'they come'!r}; resume with the same equal_ranks, world_size "
                 "and micro_batch, or with the state at the end of a batch"
             )
-        self._begin = place
+        self._begin = samples
 
-    def _at_a_step(self, place: Position) -> Position:
-        if place.samples % self.step and place.samples < self.end:
-            raise InputError(
-                f"the state counts {place.samples} samples, {place.samples % self.batch} of them in a batch of "
-                f"{self.batch}, where no step of {self.step} rows begins: resume with a world_size x micro_batch that "
-                f"divides {place.samples}, or with the state at the end of a batch"
-            )
-        return place
-
-    def state(self, place: Position) -> dict[str, Any]:
-        """A place as plain numbers and text."""
-        if self.sampler:
-            return self.sampler.state(place)
+    def state(self, samples: int) -> dict[str, Any]:
+        """The state after so many rows of all ranks, as plain numbers and text."""
         dealt = {"dealt": self.dealt} if self.dealt else {}
-        return {"samples": place.samples, "plan": self.source.plan} | dealt
+        return {"samples": samples, "plan": self.source.plan} | dealt
 
     @property
     def dealt(self) -> str:
         """How rows are dealt to ranks, in the export and here, as text; "" if they are not."""
         here = f"{self.step // self.micro_batch} x {self.micro_batch} at reading" if self.equal_ranks else ""
-        stored = "" if isinstance(self.source, BalancedSampler) else self.source.dealt
-        return ", ".join(filter(None, (stored, here)))
+        return ", ".join(filter(None, (self.source.dealt, here)))
 
     def _deal(self, first: int) -> NDArray[np.int64]:
         """The rows of the batch that begins at row `first`, by micro-step and rank, int64 (B,)."""
         if self._batch is None or self._batch[0] != first:
-            assert not isinstance(self.source, BalancedSampler)
             costs = self.source.costs(range(first, first + self.batch), padded=self._pads)
             ranks = self.step // self.micro_batch
             dealt = deal_to_ranks(costs, ranks, self.micro_batch, padded=self._pads)
             self._batch = first, first + dealt.ravel()
         return self._batch[1]
 
-    def rows_at(self, epoch: int, begin: int, end: int) -> Sequence[int]:
-        """Rows at positions [begin, end) of an iteration, within one batch."""
-        if self.sampler:
-            return self.sampler.rows_at(epoch, begin, end)
+    def rows_at(self, begin: int, end: int) -> Sequence[int]:
+        """Rows at positions [begin, end), within one batch."""
         if not self.equal_ranks:
             return range(begin, end)
         first = begin // self.batch * self.batch
@@ -244,18 +214,26 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-class MicroBatches(Iteration[Sequence[int]]):
+class MicroBatches(Iterator[Sequence[int]]):
     """One iteration of a GlobalBatchSampler. samples: rows given to all ranks together."""
+
+    def __init__(self, sampler: GlobalBatchSampler) -> None:
+        self._sampler, self.samples = sampler, sampler.begin()
 
     def __next__(self) -> Sequence[int]:
         sampler = self._sampler
         if self.samples + sampler.step > sampler.end:
-            if sampler.sampler:
-                sampler.sampler.end(self.epoch)
             raise StopIteration
         first = self.samples + sampler.rank * sampler.micro_batch
         self.samples += sampler.step
-        return sampler.rows_at(self.epoch, first, first + sampler.micro_batch)
+        return sampler.rows_at(first, first + sampler.micro_batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._sampler.state(self.samples)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+        self.samples = self._sampler.begin()
 
 
 def samples_in(state: dict[str, Any], export: Export) -> int:
@@ -340,7 +318,7 @@ class SequenceStream(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration that was begun last; before it, where it will begin."""
-        return self.sampler.state(Position(0, self._samples[0]))
+        return self.sampler.state(self._samples[0])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state. Raises InputError: see `samples_in`."""

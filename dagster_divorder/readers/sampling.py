@@ -4,9 +4,9 @@ Letters: N rows, B rows of a global batch.
 
 The first epoch has the order of `divorder.order`, later epochs the orders of `core.order.epochs`: a row comes again
 after nearly a whole epoch. With new seeds each epoch some rows would come again at once, and the training loss would
-dip and then jump. A position is (epoch, rows of it given to all ranks), so any other ranks can resume there.
+dip and then jump. A position is (epoch, rows of it).
 
-Cost: one order an epoch, computed by every rank at its first row. Memory: two orders of N int64, and the items (some 70
+Cost: one order an epoch, computed at its first row. Memory: two orders of N int64, and the items (some 70
 bytes a row for three columns of categories). Known weakness: a sampler knows the rows drawn from it, not the rows given
 to the trainer; see `BalancedSampler`.
 """
@@ -17,7 +17,7 @@ import hashlib
 import reprlib
 from collections.abc import Iterator, Mapping
 from numbers import Integral
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from torch.utils.data import Sampler
 
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.errors import InputError
-
-Item = TypeVar("Item", covariant=True)
 
 
 def check_state(state: Any, **types: type) -> None:
@@ -49,7 +47,7 @@ def check_state(state: Any, **types: type) -> None:
 
 
 class Position(NamedTuple):
-    """epoch: the iteration, from 0; samples: its rows given to all ranks."""
+    """epoch: the iteration, from 0; samples: its rows that were drawn."""
 
     epoch: int
     samples: int
@@ -61,7 +59,7 @@ class BalancedSampler(Sampler[int]):
     table, by, arguments: as in `divorder.order` (tokens, strategy, seed, targets, ...). The table is the data set
         itself, or any table with a row for each of its items: `{"source": sources}`. The sampler reads it once and does
         not keep it.
-    batch_size: B. Orders of later epochs consist of whole batches; `GlobalBatchSampler(sampler)` reads batches of B.
+    batch_size: B. Orders of later epochs consist of whole batches.
 
     An iteration is an epoch; after a completed one the next follows. `set_epoch` sets any epoch; its order does not
     depend on earlier reads.
@@ -71,14 +69,12 @@ class BalancedSampler(Sampler[int]):
     StatefulDataLoader keeps a state for each batch and is exact with any number of workers. A trainer that counts its
     own steps can put its position into a state: `{**sampler.state_dict(), "epoch": epoch, "samples": step * B}`.
 
-    The sampler itself yields the rows of all ranks. `GlobalBatchSampler(sampler)` gives each rank its part; accelerate
-    and the trainers of Hugging Face and TRL take the sampler itself and do so too.
+    The sampler yields the rows of all ranks; accelerate and the trainers of Hugging Face and TRL give each rank its
+    part.
 
     Raises:
         InputError: the table has no rows, or an argument is invalid.
     """
-
-    path = "the table"
 
     def __init__(self, table: Any, by: Any, *, batch_size: int = 256, **arguments: Any) -> None:
         self.batch = whole_number("batch_size", batch_size, 1)
@@ -99,7 +95,7 @@ class BalancedSampler(Sampler[int]):
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
         self.epoch = 0
         self._begin: Position | None = None
-        self.reading: Iteration[Any] | None = None  # begun last, here or by a sampler that reads this one
+        self.reading: RowNumbers | None = None  # begun last
 
     def __len__(self) -> int:
         """N."""
@@ -124,11 +120,6 @@ class BalancedSampler(Sampler[int]):
         """Moves on to the next iteration after a completed one."""
         if epoch == self.epoch:
             self.set_epoch(epoch + 1)
-
-    def rows_at(self, epoch: int, begin: int, end: int) -> list[int]:
-        """Rows at positions [begin, end) of an epoch."""
-        rows: list[int] = self.order(epoch)[begin:end].tolist()
-        return rows
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the first and the last used."""
@@ -169,24 +160,19 @@ class BalancedSampler(Sampler[int]):
         return place
 
 
-class Iteration(Iterator[Item]):
-    """One iteration of a sampler. epoch: its number; samples: its rows given to all ranks."""
+class RowNumbers(Iterator[int]):
+    """One iteration of a BalancedSampler. epoch: its number; samples: its rows that were drawn."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: BalancedSampler) -> None:
         self._sampler = sampler
         self.epoch, self.samples = sampler.begin()
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._sampler.state(Position(self.epoch, self.samples))
-        return state
+        return self._sampler.state(Position(self.epoch, self.samples))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sampler.load_state_dict(state)
         self.epoch, self.samples = self._sampler.begin()
-
-
-class RowNumbers(Iteration[int]):
-    """One iteration of a BalancedSampler."""
 
     def __next__(self) -> int:
         sampler = self._sampler
@@ -194,4 +180,4 @@ class RowNumbers(Iteration[int]):
             sampler.end(self.epoch)
             raise StopIteration
         self.samples += 1
-        return int(sampler.rows_at(self.epoch, self.samples - 1, self.samples)[0])
+        return int(sampler.order(self.epoch)[self.samples - 1])

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from dagster_divorder.core.ranks import slowest_rank
 from dagster_divorder.errors import InputError
 from dagster_divorder.torch import (
-    BalancedSampler,
-    GlobalBatchSampler,
     SequenceStream,
     open_export,
 )
@@ -126,7 +124,3 @@ def test_what_has_no_costs_is_refused(tmp_path: Path) -> None:
     write_export(tmp_path / "old", "parquet", {"lengths": [8] * 9}, batch=2, files_without=("rows.arrow",))
     with pytest.raises(InputError, match=r"has no table of its rows; .* export again"):
         SequenceStream(tmp_path / "old", world_size=1, rank=0, equal_ranks=True)
-    with pytest.raises(InputError, match="a BalancedSampler does not know what its rows cost"):
-        GlobalBatchSampler(
-            BalancedSampler({"a": [1, 2]}, "a", batch_size=2), rank=0, world_size=1, equal_ranks=True
-        )
