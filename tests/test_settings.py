@@ -47,11 +47,9 @@ def test_relative_paths_are_seen_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "conf/own.toml"
     file.write_text(
         '[input]\npaths = ["in/*.jsonl", "/abs/x.jsonl"]\n[store]\npath = "../st"\n[model]\nbase = "model"\n'
-        '[heldout]\ndocuments = ["valid.jsonl"]\n'
     )
     settings = load_settings(file, environ={})
     assert settings.input.paths == (str(tmp_path / "conf/in/*.jsonl"), "/abs/x.jsonl")
-    assert settings.heldout.paths == (str(tmp_path / "conf/valid.jsonl"),)
     assert settings.store.path == tmp_path / "st"
     assert settings.model.base == str(tmp_path / "conf/model")
 
@@ -173,10 +171,6 @@ PHASES = {
         HALF + LAST + "[sequence]\nepochs = 2\n",
         "set sequence.epochs = 1, and mixing.total_tokens to the",
     ),
-    "repack": (
-        HALF + LAST + "[sequence]\nrepack = true\n",
-        "phases or a score decide when records are read; remove",
-    ),
 }
 
 
@@ -200,9 +194,6 @@ def test_a_strategy_takes_the_options_that_it_declares() -> None:
     assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
     assert settings.strategy_options("within_shard") == {"shards": 64}
     assert settings.strategy_options("balanced") == {}
-    # What decides an order, in the key of what is ordered; a version only where orders have changed.
-    assert settings.strategy("bin_packing").reads == {"sequence_length"}
-    assert settings.strategy("block_shuffle").reads == {"batch"}
 
 
 @pytest.mark.parametrize(("gone", "instead"), REMOVED.items())

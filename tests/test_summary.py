@@ -36,7 +36,6 @@ CASES: dict[str, Mapping[str, Any]] = {
     "every record": {},
     "selected, held out, cut, dropped": {**SELECTS, **HOLDS_OUT, **CUTS, **DROPS},
     "repeated, held out, selected, dropped": {**REPEATS, **HOLDS_OUT, **SELECTS, **DROPS},
-    "packed anew, held out": {**HOLDS_OUT, "sequence": {"epochs": 2, "repack": True}},
     "not packed, dropped": {"packing": {"method": "none", "too_long": "drop"}},
 }
 

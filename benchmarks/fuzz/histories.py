@@ -150,13 +150,9 @@ class History:
             }
         selection: dict[str, Any] = {}
         if draw.random() < 0.4:
-            method = draw.choice(["random", "semdedup", "spokes", "quality"])
+            method = draw.choice(["random", "semdedup", "spokes"])
             selection |= {"method": method, "tokens": draw.choice([60, 120, 400])}
-            if method == "quality" or draw.random() < 0.3:
-                selection["quality"] = "good"
         heldout: dict[str, Any] = {"documents": draw.choice([None, None, 0.1, 0.3, 0.5])}
-        if heldout["documents"] is None and draw.random() < 0.2:
-            heldout = {"documents": [str(self.folder / "heldout.jsonl")]}
         return {
             "input": {
                 "source_field": draw.choice([None, "source"]),
@@ -180,7 +176,6 @@ class History:
                 "length": draw.choice([16, 32, 64]),
                 "batch": draw.choice([2, 4]),
                 "epochs": draw.choice([1, 2]),
-                "repack": self.draw_along.random() < 0.3,
                 "strategy": draw.choice(STRATEGIES[:5]),
             },
             "seed": {"": draw.choice([0, 1])},
@@ -233,8 +228,6 @@ class History:
             base["mixing"] = mixing | {"phase": ()}
         elif mixing["phase"]:
             base["mixing"] = mixing | {"weights": None}
-        if base["curriculum"] or base["mixing"].get("phase"):
-            base["sequence"] = sequence | {"repack": False}
         return Settings(seed=seed, **base)
 
     # What a trainer reads ------------------------------------------------------------------------------------------
@@ -281,9 +274,6 @@ class History:
 
     def write(self) -> None:
         (self.folder / "in.jsonl").write_bytes(b"\n".join(self.lines()) + b"\n")
-        heldout = [*self.records[:2], {"text": "a text of its own to validate on", "source": "a"}]
-        if not (self.folder / "heldout.jsonl").exists():
-            (self.folder / "heldout.jsonl").write_bytes(b"".join(orjson.dumps(of) + b"\n" for of in heldout))
 
     def run(self) -> bool:
         """Whether the settings are not refused."""

@@ -24,7 +24,7 @@ def corpus(documents: int) -> Items:
 
 
 def run(items: Items, strategy: str) -> Order:
-    return order(items, strategy=strategy, sequence_length=8192)
+    return order(items, strategy=strategy)
 
 
 def main() -> None:

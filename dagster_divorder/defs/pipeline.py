@@ -23,7 +23,7 @@ GROUPS = {
 """Group -> assets. All others are in "embedding" if the output needs them, else in "evidence"."""
 
 READING_FILES = ("raw_docs", "external_embeddings", "scores")
-"""Assets whose files an asset of the project may write: `input.paths`, `embedding.path`, `curriculum.path`."""
+"""Assets whose files an asset of the project may write: `input.paths`, `embedding.path`."""
 
 
 @dataclass(frozen=True, slots=True)

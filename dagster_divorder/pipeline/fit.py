@@ -3,7 +3,7 @@ corpus, else the reason in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +57,8 @@ class PinnedFit(Stage):
     """Whether `drift` depends on settings or the last output, too, so that one check a corpus is not enough. A check
     reads the hashes of all texts."""
     tentative: str = ""
-    outlives: Callable[[Collection[str]], bool] = lambda files: False
-    """Whether a fit with files of these names stays when `divorder prune` runs under other settings. Such a fit cannot
-    be repeated."""
+    outlives: bool = False
+    """Whether a fit stays when `divorder prune` runs under other settings. Such a fit cannot be repeated."""
     plain: tuple[str, ...] = ()
     """If it `quotes` documents: its files without words of them, which `divorder prune` keeps."""
     facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}

@@ -55,7 +55,7 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
 
 def plan_prune(graph: Graph, store: Store) -> Pruned:
     """What `prune` would free."""
-    needed = _Needed.of(store, _needed_state(store, graph, load_state(store)))
+    needed = _Needed.of(store, _needed_state(graph, load_state(store)))
     freed = [size for name, size in store.removable().items() if not needed.has(name)]
     return Pruned(sum(freed), _holds_deleted(store))
 
@@ -74,7 +74,7 @@ def prune(graph: Graph, store: Store) -> Pruned:
         changing(store, lambda state: _without_quotes(store, graph, state))
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
-    needed = _Needed.of(store, changing(store, lambda state: _needed_state(store, graph, state)))
+    needed = _Needed.of(store, changing(store, lambda state: _needed_state(graph, state)))
     store.delete(*(name for name in store.removable() if not needed.has(name)))
     return Pruned(before - sum(store.files().values()), deleted)
 
@@ -112,7 +112,7 @@ def _without_quotes(store: Store, graph: Graph, state: State) -> State:
     return replace(state, receipts=receipts, results=results)
 
 
-def _needed_state(store: Store, graph: Graph, state: State) -> State:
+def _needed_state(graph: Graph, state: State) -> State:
     """The part of the state that is needed: receipts, the results that they lead to, fits kept without a
     receipt, and the published plan."""
     receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
@@ -122,8 +122,7 @@ def _needed_state(store: Store, graph: Graph, state: State) -> State:
         results[name] = [
             result
             for result in known
-            if result.version == current
-            or (isinstance(stage, PinnedFit) and stage.outlives(store.list(result.files["fit"])))
+            if result.version == current or (isinstance(stage, PinnedFit) and stage.outlives)
         ]
     last = max((at for at, plan in enumerate(state.plans) if plan.published), default=0)
     return State(receipts, results, state.outputs, state.plans[last:])

@@ -137,9 +137,7 @@ def refuse_overlap(settings: Settings) -> None:
                 "other"
             )
     sources = [("input.paths", path) for path in settings.input.paths]
-    sources += [("heldout.documents", path) for path in settings.heldout.paths]
-    files = {"embedding.path": settings.embedding.path, "curriculum.path": settings.curriculum.path}
-    sources += [(key, str(path)) for key, path in files.items() if path]
+    sources += [("embedding.path", str(settings.embedding.path))] if settings.embedding.path else []
     for key, pattern in sources:
         for place, folder in real.items():
             if is_in(real_place(fixed_beginning(pattern)), folder):
@@ -258,13 +256,11 @@ def anchored(settings: Settings, base: Path) -> Settings:
         local = model and (model.startswith((".", "~")) or os.path.isdir(base / model))
         return absolute(model) if local and model != "bootstrap" else model  # type: ignore[arg-type]
 
-    heldout = absolute_paths(settings.heldout.paths) or settings.heldout.share
     changes: dict[str, dict[str, Any]] = {
-        "heldout": {"documents": heldout},
         "model": {"base": absolute_model(settings.model.base)},
         "deep": {"model": absolute_model(settings.deep.model)},
     }
-    for name in ("store", "output", "exports", "embedding", "curriculum"):
+    for name in ("store", "output", "exports", "embedding"):
         changes[name] = {"path": absolute_place(getattr(settings, name).path)}
     update = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     settings = settings.model_copy(update={"input": settings.input.with_paths(absolute_paths), **update})

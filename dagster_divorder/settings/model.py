@@ -82,9 +82,6 @@ class Settings(Checked):
                 f"{epochs}, and mixing has phases, which span all of training; set sequence.epochs = 1, and "
                 "mixing.total_tokens to the tokens of all epochs"
             )
-        elif self.sequence.repack and (self.mixing.phase or self.curriculum.on):
-            plan = "phases or a score decide when records are read"
-            fault = f"sequence.repack is true, and {plan}; remove sequence.repack"
         elif self.order.extends and any(plans.values()):
             plan = next(plan for plan, present in plans.items() if present)
             fault = (
@@ -94,7 +91,7 @@ class Settings(Checked):
         elif self.evidence.tokens is not None and not self.holds_out:
             fault = (
                 "evidence.tokens is set, but no documents are held out to validate on; set heldout.documents to a "
-                "share, such as 0.01, or to files"
+                "share, such as 0.01"
             )
         if fault := fault or self._fault_of_options():
             raise ValueError(fault)
@@ -136,7 +133,6 @@ class Settings(Checked):
         return {
             "strategy": name,
             "seed": self.seed,
-            "sequence_length": self.sequence.length,
             "batch": self.sequence.batch,
             **self.strategy_options(name),
         }
@@ -197,17 +193,7 @@ class Settings(Checked):
     @property
     def repeats(self) -> bool:
         """Whether the stage `repeats` decides how often each record is trained on; if not, each is used once."""
-        return self.mixing.on or self.holds_out or self.selects or self.packings > 1 or bool(self.order.cut)
-
-    @property
-    def packings(self) -> int:
-        """How often records are packed: once, or anew for every epoch. Packings follow each other in one order."""
-        return self.sequence.epochs if self.sequence.repack else 1
-
-    @property
-    def epochs(self) -> int:
-        """The number of orders of the same sequences."""
-        return self.sequence.epochs // self.packings
+        return self.mixing.on or self.holds_out or self.selects or bool(self.order.cut)
 
     @property
     def copies_apart(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
@@ -379,39 +378,28 @@ class Heldout(_Section):
     """Documents for validation, kept out of training with all records that differ from them
     in nothing but case and white space."""
 
-    documents: Annotated[float, Field(gt=0, le=0.5)] | SourcePaths | None = Field(None, examples=[0.01])
-    """Share of the documents of every value of `mixing.trait`, which appended data leaves unchanged. Or files, as in
-    input.paths: ["validation.jsonl"]. Unset: none."""
+    documents: float | None = Field(None, examples=[0.01], gt=0, le=0.5)
+    """Share of the documents of every value of `mixing.trait` (of all documents, if that is no field of the input),
+    which appended data leaves unchanged. Unset: none."""
 
     @field_validator("documents", mode="before")
     @classmethod
-    def _number_of_a_variable(cls, documents: Any) -> Any:
-        with suppress(ValueError):
-            return float(documents) if isinstance(documents, str) else documents
+    def _no_files(cls, documents: Any) -> Any:
+        if isinstance(documents, list | tuple):
+            raise ValueError(
+                "expected a share, such as 0.01: documents are drawn from the corpus, not from files"
+            )
         return documents
-
-    @property
-    def share(self) -> float | None:
-        """The share of the documents, if they are drawn."""
-        return None if isinstance(self.documents, tuple) else self.documents
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The files of documents, if they are given."""
-        return self.documents if isinstance(self.documents, tuple) else ()
 
 
 class Selection(_Section):
     """Which documents are trained on (docs/decisions/selection.md)."""
 
-    method: Literal["none", "spokes", "random", "quality", "semdedup"] = "none"
-    """none: all documents; spokes: the most diverse set; quality: the best by `quality`; semdedup: the least similar to
-    others; random. At most one record of equal texts is chosen."""
+    method: Literal["none", "spokes", "random", "semdedup"] = "none"
+    """none: all documents; spokes: the most diverse set; semdedup: the least similar to others; random. At most one
+    record of equal texts is chosen."""
     tokens: int | None = Field(None, examples=[100_000_000], ge=1, le=MAX_COUNT)
     """Number of tokens to choose, counted like shares; a rest too small for any whole document stays empty."""
-    quality: str | None = Field(None, examples=["score"], min_length=1)
-    """A numeric field of the input. Higher is better, from 0 on. Only method quality chooses by it; tables show its
-    mean in every choice."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -422,10 +410,6 @@ class Selection(_Section):
             )
         if self.method != "none" and self.tokens is None:
             raise ValueError(f'method is "{self.method}", and tokens is unset; set selection.tokens')
-        if self.method == "quality" and self.quality is None:
-            raise ValueError(
-                'method is "quality", and quality is unset; name a numeric field in selection.quality'
-            )
         return self
 
 
@@ -458,7 +442,7 @@ class Order(_Section):
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )
     """Traits to balance and their weights, from 1e-6 to 1e6: `cluster`, `length`, any field of the
-    input, or for conversations `turns`, `prompt_length` and `answer_length`."""
+    input, or for conversations `turns`."""
     frozen_tokens: int | None = Field(None, ge=0, le=MAX_COUNT, examples=[0])
     """Tokens, with padding, that a trainer has consumed of the published plan. This beginning stays unchanged;
     everything unread follows at its own mix. 0: nothing is frozen; every run reorders everything. Unset: as 0, but a
@@ -511,9 +495,7 @@ class Curriculum(_Section):
     """An order that follows a score of the documents, and keeps everything else at its mix (docs/sections.md)."""
 
     score: str | None = Field(None, examples=["quality"], min_length=1)
-    """The score to follow: length, another numeric field of the input, or a column of `path`. Unset: no curriculum."""
-    path: FolderPath | None = Field(None, examples=["scores.parquet"])
-    """Parquet file with a column named like `score`, and one of ids: your own, or record_id."""
+    """The score to follow: length, or another numeric field of the input. Unset: no curriculum."""
     shape: Shape = "rise"
     """rise: from the lowest score to the highest. fall: from the highest to the lowest. fold: several passes, each
     through every n-th document. zigzag: the same, up and down in turn."""
@@ -591,8 +573,6 @@ class Sequence(_Section):
     """Order of the packed sequences; `original`: as packed."""
     epochs: int = Field(1, ge=1, le=100)
     """Number of epochs, each with its own order of the sequences."""
-    repack: bool = False
-    """Whether the documents are ordered and packed again for every epoch, so that each has other sequences."""
 
 
 Format = Literal["parquet", "megatron", "olmo", "ds", "mds", "litdata"]

@@ -21,7 +21,6 @@ SCORE = 'curriculum.score = "quality"'
         ([SCORE, 'curriculum.shape = "sow"'], "curriculum.shape"),
         ([SCORE, 'mixing.phase = [{ until = 0.5, weights = "sqrt" }, { weights = "natural" }]'],
          "mixing has phases; an order follows one of them: remove the other"),
-        ([SCORE, "sequence.repack = true"], "remove sequence.repack"),
         (['curriculum.shape = "zigzag"'], "shape is set, and score is not"),
         ([SCORE, 'order.strategy = "zigzag"'], "name the score in curriculum.score"),
     ],

@@ -1,11 +1,14 @@
-"""The share held out of each source, as laws."""
+"""The share held out of each source, as laws; copies."""
+
+import re
+import unicodedata
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.core.mix.heldout import choose
+from dagster_divorder.core.mix.heldout import choose, folded
 from tests.conftest import examples
 
 SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any)
@@ -67,3 +70,19 @@ def test_what_is_held_out_stays_and_what_is_barred_never_comes(
         quota = min(np.floor(share * here.sum() + 0.5), here.sum() - 1)
         free = kept[here].sum() + (here & ~kept & ~barred).sum()
         assert chosen[here].sum() == max(kept[here].sum(), min(quota, free))
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.text(alphabet=st.sampled_from("aé ßÉﬁ\t\n\u0301İk")))
+def test_copies_differ_in_case_white_space_or_normal_form(text: str) -> None:
+    slow = re.sub(r"\s+", " ", unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()))
+    assert folded(text) == slow.strip()
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    assert {folded(f" {form}\n") for form in forms} == {folded(text)}
+
+
+def test_a_text_in_other_case_and_compatible_letters_is_a_copy() -> None:
+    text = "Un café très élégant à côté de la forêt enneigée où naît la rivière près du ﬁer château"
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+    forms += [text.upper(), text.casefold(), unicodedata.normalize("NFD", text.upper())]
+    assert len({*map(folded, forms)}) == 1

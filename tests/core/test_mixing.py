@@ -1,9 +1,7 @@
 """The mix: shares that sum up, limits that hold, whole records that follow the plan, and messages that help."""
 
-import itertools
 import math
 import re
-import tomllib
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.mix.mixing import (
-    CLOSE,
     POWERS,
     MixPlan,
     even_order,
@@ -118,15 +115,6 @@ def test_what_the_message_proposes_can_be_reached(sizes, weights, total, repeats
     plan_mix(table, named(sizes), total_tokens=total, max_repeats=higher)
     if lower:
         plan_mix(table, named(sizes), total_tokens=lower, max_repeats=repeats)
-    if line := re.search(r"weights = \{.*?\}", said):
-        near = tomllib.loads(line[0])["weights"]
-        plan = plan_mix(near, named(sizes), total_tokens=total, max_repeats=repeats)
-        # Nothing that is within its limit has a smaller share than it was to have.
-        open_ = plan.tokens < plan.sizes * repeats * (1 - 1e-5) - 1
-        wanted = np.array([table[name] for name in plan.names]) / math.fsum(table.values())
-        assert (plan.shares[open_] >= wanted[open_] - 1e-6).all()
-    else:
-        assert total > repeats * sum(sizes)
 
 
 @pytest.mark.parametrize(
@@ -154,20 +142,19 @@ def test_what_the_message_proposes_can_be_reached(sizes, weights, total, repeats
         pytest.param(
             {"tldr": 0.5, "law": 0.5},
             {"max_repeats": 2},
-            '5 epochs of \'tldr\' .100 tokens..*weights = { "law" = 0.8, "tldr" = 0.2 }.*max_repeats to 5, '
-            "or mixing.total_tokens to 400 or less",
+            "5 epochs of 'tldr' .100 tokens..*max_repeats to 5, or mixing.total_tokens to 400 or less",
             id="out of reach",
         ),
         pytest.param(
             "natural",
             {"total_tokens": 30_000, "max_repeats": 2},
-            "3 epochs of 'news'.*No mix of these values can: they have 20,000 tokens.*max_repeats to 3",
+            "3 epochs of 'news'.*max_repeats to 3",
             id="short of all",
         ),
         pytest.param(
             "unimax",
             {"total_tokens": 30_000, "max_repeats": 2},
-            "No mix of these values can: they have 20,000 tokens.*max_repeats to 3, or mixing.total_tokens to 20000",
+            "3 epochs of 'news'.*max_repeats to 3, or mixing.total_tokens to 20000",
             id="short of all, unimax",
         ),
     ],
@@ -247,24 +234,6 @@ def test_the_first_of_the_order_come_once_more_and_what_is_too_long_is_passed_ov
 def test_a_plan_below_every_record_is_refused():
     with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
         times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))
-
-
-@given(
-    lengths=st.lists(st.integers(1, 60) | st.integers(1, 4000), min_size=1, max_size=11), part=st.floats(0, 1)
-)
-@settings(max_examples=examples(200), deadline=None)
-def test_a_share_is_met_as_nearly_as_any_choice_meets_it_from_below(lengths, part):
-    wanted = max(min(lengths), int(part * sum(lengths)))
-    nearest = min(
-        wanted - total
-        for inside in itertools.product((0, 1), repeat=len(lengths))
-        if (total := int(np.dot(inside, lengths))) <= wanted
-    )
-    tokens = np.array(lengths)
-    times = times_of(
-        plan_of(wanted, sum(lengths)), tokens, np.zeros(len(tokens), int), np.arange(len(tokens))
-    )
-    assert abs(times @ tokens - wanted) <= max(nearest, CLOSE * wanted)
 
 
 def test_a_source_with_a_book_that_is_much_of_it_has_its_share():

@@ -34,7 +34,7 @@ def places(orders: np.ndarray) -> np.ndarray:
 @settings(max_examples=examples(10), deadline=None)
 def test_every_epoch_is_a_permutation_and_the_first_is_the_strategys(strategy, items, seed):
     counts, groups = sequences(items, 3)
-    options = {"strategy": strategy, "seed": seed, "sequence_length": 400}
+    options = {"strategy": strategy, "seed": seed}
     orders = epoch_orders(counts, groups, 3, **options)
     assert orders.shape == (3, items)
     assert orders.dtype == np.int64
@@ -63,7 +63,7 @@ def test_a_first_epoch_that_is_given_has_its_blocks_ordered_anew():
 @pytest.mark.parametrize("items", [BLOCK, 3000])
 def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     counts, groups = sequences(items)
-    orders = epoch_orders(counts, groups, 3, strategy=strategy, sequence_length=400, batch=16)
+    orders = epoch_orders(counts, groups, 3, strategy=strategy, batch=16)
     again = items + np.diff(places(orders), axis=0)
     blocks = min(BLOCKS, items // BLOCK)
     assert again.min() > items - items / blocks - 16

@@ -23,7 +23,7 @@ def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:
 @laws
 def test_block_shuffle_keeps_the_batches_of_the_other_strategy(strategy, items, batch, seed):
     corpus = sorted_corpus(items, min(4, items))
-    options = {"seed": seed, "sequence_length": 20}
+    options = {"seed": seed}
     other = order(*corpus, strategy=strategy or "balanced", **options).tolist()
     named = {"block_strategy": strategy} if strategy else {}
     shuffled = order(*corpus, strategy="block_shuffle", batch=batch, **named, **options).tolist()

@@ -60,34 +60,6 @@ def test_token_share_greedy_equals_its_twin(pairs_of):
     check()
 
 
-@given(pairs=labelled, bin_size=st.integers(1, 30))
-@twin_test
-def test_bin_packing_equals_its_twin(pairs, bin_size):
-    counts, labels, lengths = items(pairs)
-    shuffle, labels, lengths = shuffled(labels, lengths)
-    expected = shuffle[slow_order.bin_packing(labels, lengths, bin_size)].tolist()
-    assert order(counts, [0] * 6, strategy="bin_packing", sequence_length=bin_size).tolist() == expected
-
-
-@given(pairs=labelled)
-@twin_test
-def test_within_cluster_queues_by_length(pairs):
-    counts, labels, lengths = items([(0, length) for _, length in pairs])
-    shuffle = shuffled(labels, lengths)[0].tolist()
-    rising = sorted(shuffle, key=lambda item: lengths[item])
-    riffled = [item for pair in itertools.zip_longest(rising, rising[::-1]) for item in pair][: len(rising)]
-    for name, expected in (
-        ("random", shuffle),
-        ("original", list(range(len(labels)))),
-        ("length-asc", rising),
-        ("length-desc", rising[::-1]),
-        ("length-riffle", riffled),
-    ):
-        for strategy in ("round_robin", "stratified"):
-            result = order(counts, [0] * 6, strategy=strategy, within_cluster=name)
-            assert result.tolist() == expected, (name, strategy)
-
-
 @given(pairs=labelled, seed=st.integers(0, 9))
 @twin_test
 def test_jittered_spaces_each_label_evenly(pairs, seed):

@@ -76,9 +76,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "mixing.weights": (None, "sqrt", 0.3, {"site 0": 0.5, "0": 0.1}),
     "mixing.phase": ((), ({"until": 0.4, "weights": "uniform"}, {"weights": "natural"})),
     "order.strategy": ("balanced", *sorted(STRATEGIES.keys() - {"balanced"})),
-    "order.options": tuple(
-        {"within_cluster": name} for name in ("original", "length-asc", "length-desc", "length-riffle")
-    ),
+    "order.options": ({"within_cluster": "original"}, {"within_cluster": "random"}),
     "order.traits": (
         {"cluster": 1.0, "score": 1.0, "source": 0.5},
         {"cluster": 1.0, "length": 1.0},
@@ -89,12 +87,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "packing.method": ("concat", "best_fit", "cluster_packed", "none"),
     "packing.too_long": ("cut", "truncate", "drop"),
     "packing.end_of_text": (False, True),
-    "selection.method": ("none", "random", "spokes", "quality", "semdedup"),
+    "selection.method": ("none", "random", "spokes", "semdedup"),
     "selection.tokens": (30, 100),
-    "selection.quality": (None, "extra"),
     "sequence.strategy": ("balanced", "f3", "original"),
     "sequence.epochs": (1, 2),
-    "sequence.repack": (False, True),
     "seed": (0, 1),
 }
 ALL_CHOICES = CHOICES | {
@@ -114,14 +110,12 @@ ALL_CHOICES = CHOICES | {
     "refit": ({}, {"clusters": "never"}, dict.fromkeys(RULES, "auto"), dict.fromkeys(RULES, "never")),
     "output.format": ("auto", "jsonl"),
     "output.sidecars": ((), ("plot",)),
-    "selection.quality": (None, "extra", "score"),
     "sequence.batch": (2, 5),
     "sequence.length": (64, 100),
 }
 """Of `make test-long`."""
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
-    "curriculum.path",  # a place
     "order.cut",  # ids of documents
     "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
@@ -536,19 +530,13 @@ def what_goes_with(
     sequences, what goes with it."""
     if mixing["weights"] is not None or sequence["epochs"] > 1 or curriculum["score"] is not None:
         mixing["phase"] = ()
-    if curriculum["score"] is None:
-        sequence["repack"] &= not mixing["phase"]
-        return {}
-    sequence["repack"] = False
-    return curriculum
+    return {} if curriculum["score"] is None else curriculum
 
 
 def keep_what_goes_together(selection: dict[str, Any]) -> None:
-    """A budget with a method, none without; and what needs a quality only with one."""
+    """A budget with a method, none without."""
     if selection["method"] == "none":
         del selection["tokens"]
-    if not selection["quality"] and selection["method"] == "quality":
-        selection["method"] = "random"
 
 
 def was_fitted_again(receipt: Receipt) -> bool:

@@ -45,7 +45,7 @@ BY_HAND: dict[str, list[Any]] = {
     "exports.trainer": [None, "hf-trainer", "trl", "torchtitan", "litdata", "megatron", "hf", ""],
     "order.options": [
         {},
-        {"within_cluster": "length-asc"},
+        {"within_cluster": "original"},
         {"within_cluster": "nope"},
         {"shards": 3},
         {"nope": 1},
@@ -66,7 +66,6 @@ BY_HAND: dict[str, list[Any]] = {
         *("", "\0", "score", "length", "difficulty"),
         *("checked", "const", "odd", "many", "when", "source", "text", "nope", "x" * 999),
     ],
-    "curriculum.path": ["", "\0", "/dev/null", "nowhere.parquet", "docs.jsonl", "s3://b/x.parquet"],
     "mixing.trait": [
         *("", "\0", "cluster", "length", "score", "nope", "const", "odd", "when", "checked"),
         *([], ["source"], ["source", "score"]),
@@ -86,7 +85,6 @@ BY_HAND: dict[str, list[Any]] = {
         [{"until": 0.5}],
         "natural",
     ],
-    "selection.quality": ["", "\0", "score", "text", "nope", "no/where", "/dev/null"],
     "evidence.orders": [
         [],
         ["nope"],
@@ -98,7 +96,7 @@ BY_HAND: dict[str, list[Any]] = {
     ],
     "evidence.learning_rates": [[], [0.0], [1e-3], [11.0], [math.nan], ["nope"]],
     "refit": [{}, {"clusters": "never"}, {"model": "auto"}, {"clusters": "now"}, {"nope": "auto"}, []],
-    "heldout.documents": [*REAL, [], [""], ["/dev/null"], ["nowhere.jsonl"]],
+    "heldout.documents": [*REAL, [], ["nowhere.jsonl"]],
     "clusters.k": [*WHOLE, "auto", [], [1], [2], [2, 60, 61], [3, 2], [2, 2], [10_000], [2**64]],
     "input.paths": [[], [""], ["/dev/null"], ["~nobody-of-this-name/x.jsonl"], ["ftp://x/y"]],
     "input.text_field": ["", "\0", "source", "score", "x" * 999],

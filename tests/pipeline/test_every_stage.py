@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "auto"},
         "clusters": {"k": (2, 4)},
         "heldout": {"documents": 0.1},
-        "selection": {"method": "spokes", "tokens": 3_000, "quality": "score"},
+        "selection": {"method": "spokes", "tokens": 3_000},
         "order": {
             "traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0},
             "separate_copies": True,

@@ -185,7 +185,7 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
     heldout = settings.heldout.model_copy(update={"documents": 0.1})
     mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
     make(mixed, GRAPH.needed(mixed, "repeats"))
-    selection = Selection(method="spokes", tokens=4_000, quality="score")
+    selection = Selection(method="spokes", tokens=4_000)
     chosen = settings.model_copy(update={"selection": selection})
     # Sums of gradients grow with the square of their dims.
     with patch.object(gradient_embeddings, "DIMS", 8):

@@ -45,7 +45,7 @@ def orders(settings: Settings) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_fields_inside_objects_do_what_plain_ones_do(tmp_path: Path, make_settings: Make, kind: str) -> None:
-    """Text, ids, source, traits, mix and quality."""
+    """Text, ids, source, traits and mix."""
     fields = {"text": "doc.text", "id": "meta.id", "source": "meta.source", "score": "meta.scores.score"}
     made = []
     for inside in (False, True):
@@ -64,7 +64,6 @@ def test_fields_inside_objects_do_what_plain_ones_do(tmp_path: Path, make_settin
             output={"path": folder / "out", "sidecars": ()},
             order={"traits": {"cluster": 1.0, name["score"]: 1.0}},
             mixing={"trait": name["source"], "weights": {"sea.example": 0.5, "rail.example": 0.5}},
-            selection={"method": "quality", "tokens": 1_500, "quality": name["score"]},
         )
         run_all(settings, Silent())
         documents = load_results(settings.store.path).documents

@@ -78,7 +78,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "concat": {},
     "none": {"packing": {"method": "none"}},
     "epochs": {"sequence": {"epochs": 2}},
-    "mixed": {"mixing": {"trait": "checked", "weights": {"true": 0.6, "false": 0.4}}},
 }
 
 
@@ -153,7 +152,7 @@ def test_records_in_training_order_are_protected_without_an_export(tmp_path: Pat
     append(tmp_path, 22)
     assert f"{AHEAD}{curated} is refused" in make_plan(GRAPH, settings).refusal
     assert re.match(
-        rf"order.frozen_tokens is unset, and {curated} would change from record \d+ of 80", refusal(settings)
+        rf"order.frozen_tokens is unset, and {curated} would change from row \d+ of 80", refusal(settings)
     )
     packed = make(exports={"formats": ()}, output={"path": tmp_path / "packed"})
     run_all(packed, Silent())

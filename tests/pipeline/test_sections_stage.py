@@ -1,5 +1,4 @@
-"""Sections through the pipeline: phases of a mix, what follows a beginning that stays, epochs packed anew, parts of a
-large corpus."""
+"""Sections through the pipeline: phases of a mix, what follows a beginning that stays, parts of a large corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.mix.repeats import load_stream, load_times
+from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import sections as stage_sections
 from dagster_divorder.stages.order import traits as traits_stage
@@ -102,7 +101,7 @@ def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make
             assert set(times[values == value]) <= {full, full + 1}
 
 
-@pytest.mark.parametrize("method", ["concat", "best_fit", "cluster_packed", "none"])
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
 def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make, method: str) -> None:
     total, packing = 15_000, {"method": method}
     _, before = ran(make(mixing={"weights": EQUAL, "total_tokens": total}, packing=packing))
@@ -152,21 +151,6 @@ def test_after_a_beginning_and_an_append_no_two_batches_stray_farther_than_witho
         )
 
     assert farthest(now[n:]) <= farthest(whole)
-
-
-def test_every_epoch_is_packed_anew_also_behind_a_beginning(make: Make) -> None:
-    sequence = {"epochs": 3, "repack": True}
-    run, before = ran(make(sequence=sequence))
-    assert set(load_times(run)) == {3} and len(load_bounds(run)[1]) == 2
-    epochs = [set(before[first:last]) for first, last in pairwise(load_bounds(run)[0])]
-    assert len(epochs) == 3
-    # Only what one document fills alone can be the same.
-    assert all(len(one & other) < 0.1 * len(one) for one, other in pairwise(epochs))
-    n = len(before) // 2
-    run, now = ran(make(sequence=sequence, order={"frozen_tokens": n * LENGTH}))
-    assert now[:n] == before[:n]
-    read = Counter(record for s in now for record, start, _ in s if start == 0)
-    assert set(read.values()) == {3} and len(read) == len(RECORDS)
 
 
 @pytest.mark.parametrize("mixing", [{}, {"weights": EQUAL}], ids=["plain", "mixed"])

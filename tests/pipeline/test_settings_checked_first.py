@@ -53,7 +53,6 @@ def test_refused_before_the_first_stage(
     assert not list(settings.store.path.glob("*/*"))
 
 
-QUALITY = {"method": "quality", "tokens": 3}
 BY = {"weights": "sqrt", "max_repeats": 2}
 
 
@@ -66,8 +65,8 @@ BY = {"weights": "sqrt", "max_repeats": 2}
         ({"input": {"source_field": "tags"}}, "input.source_field: field 'tags' holds list<"),
         ({"mixing": {"trait": "day", **BY}}, "mixing.trait: field 'day' holds date32"),
         ({"mixing": {"trait": "day"}, "heldout": {"documents": 0.1}}, "mixing.trait: field 'day' holds date32"),
-        ({"selection": {"quality": "site", **QUALITY}}, "selection.quality: field 'site' holds 'a'"),
-        ({"selection": {"quality": "day", **QUALITY}}, "selection.quality: field 'day' holds '2020-01-01'"),
+        ({"curriculum": {"score": "site"}}, "curriculum.score: field 'site' holds 'a'"),
+        ({"curriculum": {"score": "day"}}, "curriculum.score: field 'day' holds '2020-01-01'"),
         ({"curriculum": {"score": "digits"}}, "curriculum.score: field 'digits' holds numbers as text"),
         ({"curriculum": {"score": "late"}}, "curriculum.score: field 'late' holds timestamp[us]; expected numbers"),
     ],
@@ -106,7 +105,6 @@ def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
         ),
         ({"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field of the input, `cl"),
         ({"input": {"source_field": "site"}}, "'site', which input.source_field names; expected a field of the input"),
-        ({"selection": {"quality": "site", **QUALITY}}, "which selection.quality names; expected a field of the input"),
         ({"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field of the input, `le"),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import traits as traits_stage
 from dagster_divorder.stages.order.packed_sequences import load_packed, packed_items
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.stages.text.loss_mask import answer_tokens, load_loss_mask
+from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from tests.conftest import TOPICS, topic_text, write_jsonl
 
 Make = Callable[..., Settings]
@@ -118,25 +118,15 @@ def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
     assert 0 < counted < packed.length.sum()
 
 
-def test_turns_and_lengths_are_traits(
-    make_settings: Make, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_a_trait(make_settings: Make, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bin_edges, traits_stage):
         monkeypatch.setattr(module, "BINS", 5)
-    weights = dict.fromkeys(["cluster", "turns", "prompt_length", "answer_length"], 1.0)
-    left = run(settings_of(make_settings, order={"traits": weights}))
-    traits, answers = load_traits(left), answer_tokens(left)
+    left = run(settings_of(make_settings, order={"traits": {"cluster": 1.0, "turns": 1.0}}))
     records = [json.loads(line) for line in corpus.read_bytes().splitlines()]
     turns = np.array([len(record["messages"]) for record in records])
-    for numbers, trait in (
-        (turns, "turns"),
-        (answers, "answer_length"),
-        (traits.tokens - answers, "prompt_length"),
-    ):
-        codes = traits.codes[trait]
-        assert (np.diff(codes[np.argsort(numbers, kind="stable")]) >= 0).all()
-        assert len(np.unique(codes)) == (3 if trait == "turns" else 5)
-    assert_array_equal(answers, [places.sum() for places in trained_places(left)])
+    codes = load_traits(left).codes["turns"]
+    assert (np.diff(codes[np.argsort(turns, kind="stable")]) >= 0).all()
+    assert len(np.unique(codes)) == 3
 
 
 @pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
@@ -161,12 +151,11 @@ def test_a_conversation_without_trained_tokens_breaks_nothing(make_settings: Mak
         chats={"train_on": "last"},
         packing={"method": "none"},
         sequence={"length": 256, "batch": 2},
-        order={"traits": {"cluster": 1.0, "length": 1.0, "turns": 1.0, "answer_length": 1.0}},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "turns": 1.0}},
     )
     left = run(settings, "curated_output")
     silent = trained_tokens(left) == 0
     assert silent.sum() == 20
-    assert (answer_tokens(left)[silent] == 0).all()
     metrics = load_metrics(left)["sequences"]
     assert metrics["tokens"] == trained_tokens(left).sum()
     assert np.isfinite(orjson.loads(orjson.dumps(metrics["prefix"]["mean"])))

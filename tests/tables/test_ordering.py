@@ -117,7 +117,7 @@ def test_weights_strategies_seeds_and_options_are_those_of_the_core() -> None:
             ({"topic": 1, "score": 5}, {}),
             (["topic", "score"], {}),
             ("topic", {"strategy": "f2", "f2_lambda": 0.5}),
-            ("topic", {"strategy": "bin_packing", "sequence_length": 500}),
+            ("topic", {"strategy": "block_shuffle", "batch": 5}),
         )
     ]
     assert len({tuple(order) for order in orders}) == len(orders)

@@ -72,24 +72,6 @@ def token_share_greedy(labels: Sequence[int], lengths: Sequence[int]) -> list[in
     return out
 
 
-def bin_packing(labels: Sequence[int], lengths: Sequence[int], bin_size: int) -> list[int]:
-    remaining = set(range(len(lengths)))
-    out: list[int] = []
-    while remaining:
-        inside: set[int] = set()
-        room = bin_size
-        fits = remaining
-        while fits:
-            lacked = {item for item in fits if labels[item] not in inside}
-            best = min(lacked or fits, key=lambda item: (-lengths[item], item))
-            remaining.remove(best)
-            out.append(best)
-            inside.add(labels[best])
-            room -= lengths[best]
-            fits = {item for item in remaining if lengths[item] <= room}
-    return out
-
-
 def centred(rows: Floats, groups: Sequence[int]) -> Floats:
     """Rows (M, J) minus their group sums times the shares of the whole."""
     out = np.array(rows, np.float64)

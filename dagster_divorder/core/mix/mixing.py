@@ -10,24 +10,22 @@ A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of its re
   epochs gets R; the others share the rest equally.
 - a table: the shares themselves. Values that it does not name get nothing.
 
-With weights w_k and limits c_k = R size_k, every rule gives min(c_k, level w_k), with the level at which the sum is T;
-w_k = 1 for `unimax`. If a limit binds, the other rules raise an error that names this mix, the nearest within reach.
+With limits c_k = R size_k, `unimax` gives min(c_k, level), with the level at which the sum is T. The other rules raise
+an error if a limit binds.
 
 Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
 records occur at least as often as they were read, and count first.
 Guarantee: the part's tokens differ from the plan by at most half the shortest record left out. If that is more than
-CLOSE of the plan (long books, say), the longest records are decided first, so that the others can fill the rest; the
-part is then the nearest from below that records allow, or within CLOSE.
+CLOSE of the plan (long books, say), the longest records are tried first, so that the others can fill the rest.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
 Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
 up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
-Known weakness: a value of few long records may miss its plan. Books that fill up a share are chosen without regard to
+Known weakness: a value of few long records may miss its plan. Books that are tried first are chosen without regard to
 their clusters.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,11 +49,8 @@ MOST_NAMED = 20
 """Most values that a message names."""
 
 CLOSE = 0.005
-"""Relative error of a value's tokens above which its longest records are decided first. With a smaller value, shares
+"""Relative error of a value's tokens above which its longest records are tried first. With a smaller value, shares
 are nearer to the plan, but fewer records are chosen along the order."""
-
-SUMS, MOST_LONG = 1 << 18, 200
-"""SUMS: resolution of the sums of long records. MOST_LONG: long records tried beyond the first choice."""
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """A factor that spreads the bits of numbers over all of 64."""
@@ -107,16 +102,15 @@ def plan_mix(
             f"mixing.total_tokens is {total_tokens}, and {int(read.sum()):,} tokens are read already "
             "(order.frozen_tokens); expected more: raise it, or set order.frozen_tokens = 0 to order everything again"
         )
-    limit = np.inf if max_repeats is None else float(max_repeats)
-    most = np.minimum(np.maximum(available[used] * limit - read[used], 0), total)
-    planned = np.zeros(len(names))
-    planned[used] = _fill(weight[used], most, total)
     # `unimax` reaches its limits when all values have the same number of epochs.
     proportion = available if weights == "unimax" else weight
-    wanted = total * proportion / proportion.sum()
-    out_of_reach = (weights != "unimax") & (wanted > planned * (1 + SUM_TOLERANCE) + 0.5)
-    if max_repeats is not None and (out_of_reach.any() or most.sum() < total - 0.5):
-        raise InputError(_not_reached(names, available, read, wanted, planned, total, max_repeats))
+    planned = wanted = total * proportion / proportion.sum()
+    if max_repeats is not None:
+        most = np.where(used, np.maximum(available * float(max_repeats) - read, 0), 0)
+        if weights == "unimax":
+            planned = _equal_parts(most, total)
+        if most.sum() < total - 0.5 or (planned > most * (1 + SUM_TOLERANCE) + 0.5).any():
+            raise InputError(_not_reached(names, available, read, wanted, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
@@ -237,11 +231,13 @@ def _times(lengths: Ints, wanted: int, consumed: NDArray[np.int32]) -> NDArray[n
 
 def _nearest(lengths: Ints, wanted: int) -> NDArray[np.bool_]:
     """Records whose `lengths`, int64 (n,), sum nearest to `wanted`, bool (n,): first fit, then the shortest of the
-    others if it brings the sum nearer. If that misses by more than CLOSE, the longest records are decided first."""
+    others if it brings the sum nearer. If that misses by more than CLOSE, longer records than that are tried first."""
     chosen = first_fit(lengths, wanted)
     off = _add_the_shortest(chosen, lengths, wanted)
     if off > CLOSE * wanted and wanted < lengths.sum():
-        other = _longest_first(lengths, wanted, chosen)
+        turns = np.argsort(np.where(lengths > CLOSE * wanted, -lengths, 0), kind="stable")
+        other = np.zeros(len(lengths), bool)
+        other[turns] = first_fit(lengths[turns], wanted)
         if _add_the_shortest(other, lengths, wanted) < off:
             return other
     return chosen
@@ -255,41 +251,6 @@ def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> 
     shortest = np.argmin(np.where(chosen, np.iinfo(np.int64).max, lengths))
     chosen[shortest] = lengths[shortest] < 2 * short
     return abs(wanted - int(lengths.sum(where=chosen)))
-
-
-def _longest_first(lengths: Ints, wanted: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """As `_nearest`, but decides records longer than CLOSE * wanted first, longest first. Each keeps its state in
-    `chosen` if shorter records can still fill the rest; else its state changes. Then short records are chosen again.
-
-    The possible sums of long records are a bit set of at most SUMS units; a length is rounded up to whole units.
-    """
-    is_long = lengths > CLOSE * wanted
-    left_out = np.flatnonzero(is_long & ~chosen & (lengths <= wanted))[:MOST_LONG]
-    undecided = np.concatenate([np.flatnonzero(is_long & chosen), left_out])
-    undecided = undecided[np.argsort(lengths[undecided], kind="stable")]
-    unit = -(-wanted // SUMS)
-    sizes, left = (-(-lengths[undecided] // unit)).tolist(), wanted // unit
-    filled = int(lengths.sum(where=~is_long)) // unit
-    sums = [1]
-    for size in sizes:
-        sums.append((sums[-1] | sums[-1] << size) & (1 << left + 1) - 1)
-    left = min(left, sums[-1].bit_length() - 1 + filled)
-
-    def can_be_filled(left: int, number: int) -> bool:
-        """Whether the first `number` long records can sum to `left` with short ones, which fill up to `filled`."""
-        least = max(0, left - filled)
-        return left >= 0 and bool(sums[number] >> least & (1 << left - least + 1) - 1)
-
-    out, budget = np.zeros(len(lengths), bool), wanted
-    for number, record in reversed(list(enumerate(undecided.tolist()))):
-        out[record] = can_be_filled(left - sizes[number], number) and (
-            bool(chosen[record]) or not can_be_filled(left, number)
-        )
-        left -= sizes[number] * int(out[record])
-        budget -= int(lengths[record]) * int(out[record])
-    others = np.flatnonzero(~is_long)
-    out[others[first_fit(lengths[others], budget)]] = True
-    return out
 
 
 def _weights(
@@ -334,26 +295,17 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, sorted(names)[:MOST_NAMED])) + further
 
 
-def _fill(weights: Floats, most: Floats, total: float) -> Floats:
-    """min(most, level * weights), float64 (K,), at the level where they sum to `total`; `most` if its sum is smaller.
-    weights: above 0."""
-    by_level = np.argsort(most / weights, kind="stable")
-    exhausted = np.cumsum(most[by_level]) - most[by_level]
-    behind = np.cumsum(weights[by_level][::-1])[::-1]
-    # Level k is right if exactly the values before k are exhausted there.
-    levels = (total - exhausted) / behind
-    enough = np.flatnonzero(levels * weights[by_level] <= most[by_level])
-    return most if not enough.size else np.minimum(most, levels[enough[0]] * weights)
+def _equal_parts(most: Floats, total: float) -> Floats:
+    """min(most, level), float64 (K,), at the level where they sum to `total`; `most` if its sum is smaller."""
+    rising = np.sort(most)
+    # Level k is right if exactly the k smallest are exhausted there.
+    levels = (total - np.cumsum(rising) + rising) / np.arange(len(most), 0, -1)
+    enough = np.flatnonzero(levels <= rising)
+    return most if not enough.size else np.minimum(most, levels[enough[0]])
 
 
 def _not_reached(
-    names: tuple[str, ...],
-    sizes: Ints,
-    read: Ints,
-    wanted: Floats,
-    nearest: Floats,
-    total: int,
-    max_repeats: float,
+    names: tuple[str, ...], sizes: Ints, read: Ints, wanted: Floats, total: int, max_repeats: float
 ) -> str:
     """The message for a mix that needs more than max_repeats epochs of a value."""
     epochs = np.divide(read + wanted, sizes, out=np.zeros(len(names)), where=wanted > 0).round(9)
@@ -361,20 +313,10 @@ def _not_reached(
     too_many = ", ".join(f"{epochs[k]:.4g} epochs of {names[k]!r} ({sizes[k]:,} tokens)" for k in worst)
     left = np.maximum(sizes * max_repeats - read, 0.0)[wanted > 0]
     reached = int(total * (left / wanted[wanted > 0]).min() * (1 + 1e-9)) + int(read.sum())
-    if (most := int(left.sum())) < total:
-        near = f"No mix of these values can: they have {most:,} tokens within it"
-    else:
-        shares = zip(names, nearest / total, strict=True)
-        table = ", ".join(
-            f"{json.dumps(name, ensure_ascii=False)} = {float(f'{share:.9g}')}"
-            for name, share in shares
-            if share
-        )
-        near = f"The nearest that can: weights = {{ {table} }}"
     return (
         f"mixing.weights cannot be reached within mixing.max_repeats = {max_repeats:g}: {total:,} tokens would take "
-        f"{too_many or 'more'}. {near}; or set mixing.max_repeats to {math.ceil(round(epochs.max(), 9))}, or "
-        f"mixing.total_tokens to {reached} or less"
+        f"{too_many or 'more'}; set mixing.max_repeats to {math.ceil(round(epochs.max(), 9))}, or mixing.total_tokens "
+        f"to {reached} or less"
     )
 
 

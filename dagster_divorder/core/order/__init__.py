@@ -27,7 +27,7 @@ def order(items: Items, **arguments: Any) -> Order:
     strategy: a key of STRATEGIES, by default "balanced". Its own options are arguments too, such as f2_lambda for `f2`;
         see `Strategy.Options`.
     seed: >= 0, of every random choice, by default 0.
-    sequence_length: tokens a bin, for `bin_packing`. batch: items a block, for `block_shuffle`, by default 256.
+    batch: items a block, for `block_shuffle`, by default 256.
 
     Items that look equal to a strategy come in random order. The same arguments give the same bytes. M = 0 gives an
     empty array.

@@ -7,7 +7,7 @@ Equal items come in random order, by the seed. The code of "Don't Shuffle, Optim
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,6 @@ from pydantic import Field
 
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategy import Strategy, StrategyOptions
-from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
 
@@ -33,8 +32,8 @@ def random(problem: Problem) -> Order:
 
 
 class QueueOptions(StrategyOptions):
-    within_cluster: Literal["random", "original", "length-asc", "length-desc", "length-riffle"] = "random"
-    """Order of the items of one label. length-riffle: shortest, longest, second shortest, ..."""
+    within_cluster: Literal["random", "original"] = "random"
+    """Order of the items of one label."""
 
 
 def round_robin(problem: Problem, *, within_cluster: str) -> Order:
@@ -116,35 +115,6 @@ def token_share_greedy(problem: Problem) -> Order:
     return shuffle[order]
 
 
-def bin_packing(problem: Problem) -> Order:
-    """Puts items into bins of `sequence_length` tokens, largest first; each bin prefers labels that it lacks. Bins
-    follow each other as they close; an item longer than a bin gets its own. Padded bins cut no item, but lengths fall
-    from one end of training to the other. O(M (K + log M)). Source: Diversity-Ordered Training.
-    """
-    if problem.sequence_length is None:
-        raise InputError("strategy 'bin_packing' got no sequence_length; expected the tokens a bin holds")
-    labels, shuffle = _labels(problem)
-    order: list[int] = []
-    room, in_bin = -1, set[int]()
-    while len(order) < problem.items:
-        best: tuple[bool, int, int, int, int] | None = None
-        for number, label in enumerate(labels):
-            # An empty bin takes any item.
-            fits = bisect_right(label.lengths, room) if in_bin else len(label.lengths)
-            if fits:
-                at = label.first_of(fits - 1)
-                found = (number not in in_bin, label.lengths[at], -label.items[at], number, at)
-                best = found if best is None else max(best, found)
-        if best is None:
-            in_bin = set()
-            continue
-        _, length, _, number, at = best
-        room = (room if in_bin else problem.sequence_length) - length
-        in_bin = in_bin | {number} if room >= 0 else set()
-        order.append(labels[number].take(at))
-    return shuffle[order]
-
-
 class ShardOptions(StrategyOptions):
     shards: int = Field(64, ge=1, le=1 << 24)
     """Contiguous parts of the items, of nearly equal size: more parts need less memory and mix less."""
@@ -199,7 +169,6 @@ BASELINES = (
     Strategy("round_robin", round_robin, QueueOptions),
     Strategy("stratified", stratified, QueueOptions),
     Strategy("token_share_greedy", token_share_greedy),
-    Strategy("bin_packing", bin_packing, reads=frozenset({"sequence_length"})),
     Strategy("jittered", jittered),
     Strategy("within_shard", within_shard, ShardOptions, sees_traits=False),
     Strategy("buffer", buffer, BufferOptions, sees_traits=False),
@@ -208,32 +177,13 @@ BASELINES = (
 
 
 def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
-    """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue, ordered by
-    `within_cluster`.
-
-    Items of equal length come in random order; "length-desc" reverses "length-asc", as in Diversity-Ordered Training.
-    """
+    """(items int64 (M,), starts int64 (K+1,)): items[starts[k]:starts[k+1]] is label k's queue."""
     labels = problem.labels
-    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
-    sizes = np.bincount(labels)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(labels))])
     if within_cluster == "original":
         return np.argsort(labels, kind="stable"), starts
-    if within_cluster == "random":
-        return shuffle[np.argsort(labels[shuffle], kind="stable")], starts
-    items = shuffle[np.lexsort((problem.lengths[shuffle], labels[shuffle]))]
-    first = starts[:-1].repeat(sizes)
-    rank = np.arange(len(items)) - first
-    from_end = sizes.repeat(sizes) - 1 - rank
-    moved = np.empty_like(items)
-    if within_cluster == "length-asc":
-        return items, starts
-    if within_cluster == "length-desc":
-        moved[first + from_end] = items
-    else:
-        # Even positions take the short half; odd positions take the long half, longest first.
-        moved[first + np.where(rank <= from_end, 2 * rank, 2 * from_end + 1)] = items
-    return moved, starts
+    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
+    return shuffle[np.argsort(labels[shuffle], kind="stable")], starts
 
 
 @dataclass(slots=True)

@@ -86,6 +86,4 @@ EXACT = (
     Strategy("f2", f2, F2Options),
     Strategy("f3", f3, takes_coordinates=True),
 )
-BLOCK_SHUFFLE = Strategy(
-    "block_shuffle", block_shuffle, BlockOptions, takes_coordinates=True, reads=frozenset({"batch"})
-)
+BLOCK_SHUFFLE = Strategy("block_shuffle", block_shuffle, BlockOptions, takes_coordinates=True)

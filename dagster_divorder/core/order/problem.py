@@ -40,7 +40,6 @@ class Problem:
 
     rows: SparseItems
     seed: int
-    sequence_length: int | None
     batch: int
 
     @property

@@ -2,9 +2,9 @@
 
 Letters: N records to read, V values of a mixed trait, S spans, P parts.
 
-A *span* is a stretch of training with a mix of its own: a phase, a window of a score, an epoch that is packed anew, or
-all of it. Every span is dealt to P equal parts, the sections, each with the span's mix. Nothing but what does not fill
-the last sequence of a section crosses a border.
+A *span* is a stretch of training with a mix of its own: a phase, a window of a score, or all of it. Every span is dealt
+to P equal parts, the sections, each with the span's mix. Nothing but what does not fill the last sequence of a section
+crosses a border.
 
 Dealing decides, not ordering apart: 32 parts dealt by `core.order.deal` stray as little as one section, parts cut from
 one balanced order or dealt by crossed traits more than a shuffle (docs/decisions/sections.md).

@@ -28,7 +28,6 @@ def make_problem(
     *,
     strategy: str = "balanced",
     seed: int = 0,
-    sequence_length: int | None = None,
     batch: int = 256,
     **options: Any,
 ) -> tuple[Problem, Strategy]:
@@ -60,9 +59,6 @@ def make_problem(
     problem = Problem(
         rows=rows,
         seed=whole_number("seed", seed, 0),
-        sequence_length=None
-        if sequence_length is None
-        else whole_number("sequence_length", sequence_length, 1),
         batch=whole_number("batch", batch, 1),
     ).recentred()
     return problem.with_norms() if chosen.balances_norms else problem, chosen

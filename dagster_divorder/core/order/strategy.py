@@ -45,8 +45,8 @@ class Strategy:
     """function: (problem, **options) -> permutation, int64 (M,). Options: the model of its options, with defaults.
 
     takes_coordinates: it uses dense coordinates. balances_norms: its problem has one more group, the norms of whole
-    rows (`Problem.with_norms`). sees_traits: its order depends on the items' traits. reads: which of "sequence_length"
-    and "batch" its order depends on. options: the values that `with_options` sets.
+    rows (`Problem.with_norms`). sees_traits: its order depends on the items' traits. options: the values that
+    `with_options` sets.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Strategy:
     takes_coordinates: bool = False
     balances_norms: bool = False
     sees_traits: bool = True
-    reads: frozenset[str] = frozenset()
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def permute(self, problem: Problem) -> Order:

@@ -113,41 +113,34 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
 
 
 def sequence_spacing(packed: PackedSequences, epochs: ArrayLike, texts: Ints) -> dict[str, Any]:
-    """Distances, in sequences, between successive copies of a token if sequences are read in the orders `epochs`, int
-    (E, S); each is read E times in all.
+    """Distances, in sequences, between successive beginnings of copies if sequences are read in the orders `epochs`,
+    int (E, S); each is read E times in all.
 
-    texts: int64 (N,), equal for documents of equal text. The tokens 0, L, 2 L, ... of every text are measured. Figures:
-    `copies`, documents that repeat another's text; `together`, successive copies in one sequence; `smallest` and
-    `median` distance, and both relative to the even distance, S / r (`_share`); None without copies. O(Q log Q), and r
-    operations for each measured token of a text with r copies.
+    texts: int64 (N,), equal for documents of equal text. Figures: `copies`, documents that repeat another's text;
+    `together`, successive copies in one sequence; `smallest` and `median` distance; `median_share`, of the even
+    distance, S / r. None without copies. O(Q log Q).
     """
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
-    step = packed.sequence_length
     # Documents with each text.
     copies = np.bincount(texts[distinct_values(packed.document)], minlength=texts.max(initial=-1) + 1)
-    run = np.flatnonzero(copies[texts[packed.document]] > 1)
-    first = -(-packed.start[run] // step)
-    tokens = np.maximum(-(-(packed.start[run] + packed.length[run]) // step) - first, 0)
+    run = np.flatnonzero((packed.start == 0) & (copies[texts[packed.document]] > 1))
     repeated = int(copies[copies > 1].sum() - (copies > 1).sum())
-    if not tokens.sum():
-        names = ("smallest", "median", "smallest_share", "median_share")
-        return {"copies": repeated, "together": 0, **dict.fromkeys(names)}
-    token = first.repeat(tokens) + np.arange(tokens.sum()) - (np.cumsum(tokens) - tokens).repeat(tokens)
-    text = texts[packed.document[run]].repeat(tokens)
-    sequence = (np.searchsorted(packed.indptr, run, side="right") - 1).repeat(tokens)
+    sequence = np.searchsorted(packed.indptr, run, side="right") - 1
     # A row may name a sequence twice and another never, if all rows together name each E times.
-    places = np.argsort(orders, axis=None, kind="stable").reshape(len(packed), -1).T[:, sequence]
-    text, token, places = np.tile(text, len(orders)), np.tile(token, len(orders)), places.ravel()
-    by_token = np.lexsort((places, token, text))
-    text, token, places = text[by_token], token[by_token], places[by_token]
-    again = np.flatnonzero((text[1:] == text[:-1]) & (token[1:] == token[:-1]))
+    places = (
+        np.argsort(orders, axis=None, kind="stable").reshape(len(packed), len(orders)).T[:, sequence].ravel()
+    )
+    text = np.tile(texts[packed.document[run]], len(orders))
+    by_text = np.lexsort((places, text))
+    text, places = text[by_text], places[by_text]
+    again = np.flatnonzero(text[1:] == text[:-1])
     distance = places[again + 1] - places[again]
-    share = distance * copies[text[again]] / len(packed)
+    if not len(distance):
+        return {"copies": repeated, "together": 0, **dict.fromkeys(("smallest", "median", "median_share"))}
     return {
         "copies": repeated,
         "together": int((distance == 0).sum()),
         "smallest": int(distance.min()),
         "median": float(np.median(distance)),
-        "smallest_share": float(share.min()),
-        "median_share": float(np.median(share)),
+        "median_share": float(np.median(distance * copies[text[again]] / len(packed))),
     }

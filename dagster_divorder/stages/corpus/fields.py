@@ -1,4 +1,4 @@
-"""fields: the fields of each record that the settings name: traits, source, quality, score.
+"""fields: the fields of each record that the settings name: traits, source, score.
 
 Per fragment: a table with a column a field, from `corpus.columns`.
 """
@@ -35,13 +35,10 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import Fragment, View
 
-CHAT_TRAITS = ("turns", "prompt_length", "answer_length")
-"""Traits of conversations: the number of messages, of tokens outside the answers, and of tokens in the answers."""
-
 
 def built_in(settings: Settings) -> tuple[str, ...]:
-    """Computed traits; an input field of the same name is not used."""
-    return ("cluster", "length", *(CHAT_TRAITS if settings.has_chats else ()))
+    """Computed traits; an input field of the same name is not used. turns: messages of a conversation."""
+    return ("cluster", "length", *(["turns"] if settings.has_chats else []))
 
 
 SCORES = {"length": ("token_counts", "lengths")}
@@ -56,13 +53,13 @@ NAMED = 20
 def computed_score(settings: Settings) -> str | None:
     """The computed score that a curriculum follows."""
     chosen = settings.curriculum
-    return chosen.score if chosen.path is None and chosen.score in SCORES else None
+    return chosen.score if chosen.score in SCORES else None
 
 
 def score_field(settings: Settings) -> str | None:
     """The field of the input that a curriculum follows."""
     chosen = settings.curriculum
-    return chosen.score if chosen.path is None and chosen.score not in SCORES else None
+    return None if chosen.score in SCORES else chosen.score
 
 
 def coded_traits(settings: Settings) -> list[str]:
@@ -76,7 +73,6 @@ def _named(settings: Settings) -> list[tuple[str, str, bool]]:
     a mix adds its traits to `order.traits`."""
     named = [
         ("input.source_field", settings.input.source_field, False),
-        ("selection.quality", settings.selection.quality if settings.selects else None, True),
         ("curriculum.score", score_field(settings), True),
     ]
     traits = [("mixing.trait", settings.mixed_trait, False)] if settings.repeats else []
@@ -176,8 +172,7 @@ def no_such_field(field: str, names: Collection[str] = (), settings: Settings | 
     if setting == "mixing.trait" and "trait" not in settings.mixing.model_fields_set:
         needs = "mixing.weights" if settings.mixing.on else "heldout.documents"
         which = f"the default of mixing.trait, which {needs} needs"
-    computed: dict[str, Collection[str]] = {"input.source_field": (), "selection.quality": ()}
-    computed["curriculum.score"] = SCORES
+    computed: dict[str, Collection[str]] = {"input.source_field": (), "curriculum.score": SCORES}
     expected = ["a field of the input", *(f"`{name}`" for name in computed.get(setting, built_in(settings)))]
     return InputError(f"no record has the field {field!r}, {which}; expected {', '.join(expected)}{near}")
 

@@ -19,7 +19,6 @@ from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequen
 from dagster_divorder.core.measure.stationarity import sampled_places
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import Items, document_items
-from dagster_divorder.core.order.strategies import STRATEGIES
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
@@ -33,7 +32,7 @@ from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, drift_columns, summary_row
 from dagster_divorder.view.strategies import conclusions
 
-DOCUMENTS = ("original", "random", "round_robin", "stratified", "bin_packing", "balanced")
+DOCUMENTS = ("original", "random", "round_robin", "stratified", "balanced")
 SEQUENCES = ("original", "random", "balanced")
 """Strategies that are always compared, for documents and for sequences."""
 DEVIATIONS = (TV_OF_CLUSTER, SHARE_OF_CLUSTER, "mean prefix deviation, tokens")
@@ -60,9 +59,7 @@ def _compare_strategies(run: Run) -> Made:
     count, pairs = run_counter(run, stream.record_of), len(documents) * len(sequences)
     with run.progress("comparing strategies", pairs, "pairs") as advance:
         for of_documents in documents:
-            fills = "sequence_length" in STRATEGIES[of_documents].reads
-            tokens = traits.tokens if fills else traits.counted
-            items = document_items(tokens, codes, weights, lengths=traits.tokens)
+            items = document_items(traits.counted, codes, weights, lengths=traits.tokens)
             laid, seconds = _order(items, settings, of_documents)
             packed = pack(
                 Pieces(laid, np.zeros_like(laid), traits.tokens[laid]),
@@ -134,7 +131,7 @@ def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
 
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
-    version=6,
+    version=7,
     description="Which strategy to use. Diversity, deviations, drift and seconds of all pairs of strategies, for "
     "documents and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),

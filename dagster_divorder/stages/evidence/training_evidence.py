@@ -350,8 +350,7 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
     table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
     if not table.num_rows:
         raise InputError(
-            "no document of the corpus is held out; expected some to validate on: raise heldout.documents, or set it "
-            "to other files"
+            "no document of the corpus is held out; expected some to validate on: raise heldout.documents"
         )
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in table.drop_columns(["id", "record"]).to_pylist():
@@ -368,14 +367,12 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
         ends = np.cumsum(lengths)
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
         heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
-    if not run.settings.heldout.paths:
-        trait = run.settings.mixed_trait
-        without = sorted(set(load_stream(run).traits.names[trait]) - rows.keys())
-        if without:
-            notes.append(
-                f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
-                "out: its loss is missing; raise heldout.documents"
-            )
+    trait = run.settings.mixed_trait
+    if without := sorted(set(load_stream(run).traits.names[trait]) - rows.keys()):
+        notes.append(
+            f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
+            "out: its loss is missing; raise heldout.documents"
+        )
     return heldout
 
 

@@ -127,7 +127,7 @@ def load_trained(run: Run, name: str, number: int = 0) -> Trained:
         return Trained(plan, load_sequence_order(run), stretch)
     if name == "original" and not packs:
         as_read = np.lexsort((plan.start, plan.document))
-        return Trained(plan, np.tile(as_read, (settings.epochs, 1)), np.zeros_like(stretch))
+        return Trained(plan, np.tile(as_read, (settings.sequence.epochs, 1)), np.zeros_like(stretch))
     order, begins = load_order(run), load_stretches(run)
     if name == "sequences_random" or not packs:
         # Training data without an order: documents shuffled and packed, and the sequences shuffled for every epoch; in
@@ -143,7 +143,9 @@ def load_trained(run: Run, name: str, number: int = 0) -> Trained:
             )
         full = len(packed) - bool(method in FILLED and len(packed) and packed.padding[-1] > 0)
         rest = np.arange(full, len(packed))
-        epochs = [np.append(shuffled_inside(stretch[:full], random), rest) for _ in range(settings.epochs)]
+        epochs = [
+            np.append(shuffled_inside(stretch[:full], random), rest) for _ in range(settings.sequence.epochs)
+        ]
         return Trained(packed, np.stack(epochs), stretch)
     of_document = np.zeros(len(order), np.int64)
     if name == "original":

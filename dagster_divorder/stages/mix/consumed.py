@@ -322,17 +322,14 @@ def _is_up_to_date(run: Run) -> bool:
     return True
 
 
-def first_change(run: Run, then: Orders, now: Orders, unit: str = "row") -> tuple[int, int] | None:
+def first_change(run: Run, then: Orders, now: Orders) -> tuple[int, int] | None:
     """(the first sequence of an earlier plan that is not in the same place in a later one, the number of its
-    sequences). Both count the first epoch; for unit "record", records as they are first read. None if a file is
-    damaged. A partial last sequence of an extended plan does not count: its tokens are packed again."""
+    sequences). Both count the first epoch. None if a file is damaged. A partial last sequence of an extended plan does
+    not count: its tokens are packed again."""
     try:
         before, rows = (_sequences(run, orders, None, plan_items(run, orders)) for orders in (then, now))
     except DamagedFileError:
         return None
-    if unit == "record":
-        reads = _first_reads(before)["id"]
-        return _equal(reads, _first_reads(rows)["id"]), len(reads)
     count = full_sequences(then) if run.settings.order.extends else len(before["indptr"]) - 1
     then_facts, facts = (orders["packed_sequences"].facts for orders in (then, now))
     names = ("tokens_key", "sequence_length", "end_of_text")
@@ -361,7 +358,7 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def refuse_to_reorder(run: Run, fingerprint: str) -> None:
     """Protects outputs that a trainer may have read from a plan of this fingerprint. A first run is not refused, and
-    neither is one that keeps every row (or record) in its place.
+    neither is one that keeps every row in its place.
 
     Raises:
         InputError: an output holds another plan, whose order would change, and `order.frozen_tokens` is unset.
@@ -373,15 +370,13 @@ def refuse_to_reorder(run: Run, fingerprint: str) -> None:
     others = {place: plan for place, plan in others.items() if not plan or plan.fingerprint != fingerprint}
     if not others:
         return
-    unit, change = "row" if run.settings.exports.formats else "record", None
     plan, *rest = others.values()
+    change = None
     if plan and all(other == plan for other in rest):
-        change = first_change(run, plan.orders, {stage: run.receipt(stage) for stage in ORDERS}, unit)
+        change = first_change(run, plan.orders, {stage: run.receipt(stage) for stage in ORDERS})
     if change and change[0] == change[1]:
         return
-    begins = (
-        f"from {unit} {change[0]:,} of {change[1]:,} on" if change else f"perhaps from the first {unit} on"
-    )
+    begins = f"from row {change[0]:,} of {change[1]:,} on" if change else "perhaps from the first row on"
     raise InputError(
         f"order.frozen_tokens is unset, and {' and '.join(others)} would change {begins}: {SAY_WHAT_WAS_READ}; then "
         "run again"

@@ -20,14 +20,13 @@ from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.mix.heldout import folded
 from dagster_divorder.corpus.sample import contents
 from dagster_divorder.corpus.stored import Records
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
-from dagster_divorder.stages.mix.heldout import as_record, held_out_places, heldout_files, heldout_ids
+from dagster_divorder.stages.mix.heldout import held_out_places, heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, to_bytes, words
 from dagster_divorder.store.view import Fragment
@@ -51,51 +50,35 @@ class Heldout:
 
 
 def load_heldout(run: Run) -> Heldout:
-    """What `heldout` keeps out of training.
-
-    Raises:
-        InputError: nothing of a value of `mixing.trait` would be trained on.
-    """
+    """What `heldout` keeps out of training."""
     ids = heldout_ids(run)
     free = ~consumed_text_mask(run)
     place = places(run.records.text_ids(run.view.fragments), ids)
     same = place >= 0
     equal = held_out_places(run)
-    heldout = Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
-    traits, trait = load_traits(run), run.settings.mixed_trait
-    trained = np.unique(traits.codes[trait][~heldout.removed])
-    lost = np.setdiff1d(traits.codes[trait], trained)
-    if len(lost):
-        rows = np.flatnonzero(traits.codes[trait] == lost[0])
-        held_out = int(heldout.documents[rows].sum())
-        raise InputError(
-            f"nothing of {trait} {traits.names[trait][lost[0]]} is left to train on: {held_out:,} of its "
-            f"{len(rows):,} records are held out, and {len(rows) - held_out:,} are copies of them; expected at "
-            "least one: lower heldout.documents, or remove this value from its files or from the input"
-        )
-    return heldout
+    return Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
 
 
 def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
     """The documents to validate on, by source and id: `source` (the value of `mixing.trait`), `id` (hex), `text`, and
     its first `record`: a line, or a row as a struct. If an input holds conversations, `text` is what the model reads
     (of a pair with the chosen answer), and `trained` has its trained spans: {first, last}, characters [first, last)."""
-    if run.settings.heldout.paths:
-        table = heldout_files(run)
-    else:
-        view, traits, trait = run.view, load_traits(run), run.settings.mixed_trait
-        first = np.flatnonzero(run.are_first)
-        first = first[heldout.documents[first]]
-        ids = hex_ids(heldout.ids[heldout.to[first]])
-        names = text_array(traits.names[trait])
-        table = pa.table(
-            {
-                "source": names.take(plain_array(traits.codes[trait][first])),
-                "id": text_array(ids).cast(pa.string()),
-                "text": contents(view.fragments, first, run.records.texts),
-                "record": as_record(contents(view.fragments, first, run.records.records)),
-            }
-        )
+    view, traits, trait = run.view, load_traits(run), run.settings.mixed_trait
+    first = np.flatnonzero(run.are_first)
+    first = first[heldout.documents[first]]
+    ids = hex_ids(heldout.ids[heldout.to[first]])
+    names = text_array(traits.names[trait])
+    record = contents(view.fragments, first, run.records.records)
+    # A line is text.
+    record = record.cast(pa.large_string()) if pa.types.is_large_binary(record.type) else record
+    table = pa.table(
+        {
+            "source": names.take(plain_array(traits.codes[trait][first])),
+            "id": text_array(ids).cast(pa.string()),
+            "text": contents(view.fragments, first, run.records.texts),
+            "record": record,
+        }
+    )
     table = table.sort_by([("source", "ascending"), ("id", "ascending")])
     return _as_read(run, table) if run.settings.has_chats else table
 
@@ -117,11 +100,8 @@ def _as_read(run: Run, table: pa.Table) -> pa.Table:
 def removed_lines(run: Run, heldout: Heldout) -> bytes:
     """The records that are not trained on because they are copies of held-out documents, a JSON line each, in input
     order: `record` (its position), `id`, and `document` (the id in `heldout_table`)."""
-    removed = heldout.removed
-    if not run.settings.heldout.paths:
-        # The first record of a held-out document is the original, not a copy.
-        removed &= ~(heldout.documents & run.are_first)
-    records = np.flatnonzero(removed)
+    # The first record of a held-out document is the original, not a copy.
+    records = np.flatnonzero(heldout.removed & ~(heldout.documents & run.are_first))
     documents = hex_ids(heldout.ids[heldout.to[records]])
     rows = zip(records.tolist(), record_names(run, records), documents, strict=True)
     return b"".join(
@@ -150,12 +130,8 @@ def find_copies(
 
 
 def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
-    if run.settings.heldout.paths:
-        texts = heldout_files(run).column("text")
-    else:
-        rows = places(heldout_ids(run), run.records.text_ids(run.view.fragments))
-        texts = pa.chunked_array([contents(run.view.fragments, rows, run.records.texts)])
-    held = _folded_ids(texts)
+    rows = places(heldout_ids(run), run.records.text_ids(run.view.fragments))
+    held = _folded_ids(pa.chunked_array([contents(run.view.fragments, rows, run.records.texts)]))
     first = distinct(held).first
     return partial(find_copies, run.records, held[first], first)
 

@@ -8,8 +8,7 @@ If part of a value of `mixing.trait` is read once more than the rest, the part i
 lengths. It is drawn by the records' ids, so that appended or moved input hardly changes the times of other records.
 Shares, epochs and `mixing.total_tokens` count the tokens in `Traits.counted`. Records that a trainer has read
 (`order.frozen_tokens`) keep the times they were read; the rest of training has the shares that are asked, whatever
-was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left. If every epoch is packed anew,
-times are those of all epochs.
+was read. `quotas` float64 (K, S): the tokens of each value in each phase that is left.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ import xxhash
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
 from dagster_divorder.core.mix.mixing import (
-    MOST_NAMED,
     ODD,
-    SUM_TOLERANCE,
     MixPlan,
     even_order,
     plan_mix,
@@ -136,11 +133,9 @@ def _plan_repeats(run: Run) -> Made:
     training = np.flatnonzero(~np.logical_or.reduce([*barred.values()]))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
-    # Epochs that are packed anew have one mix each, whatever was read of them.
-    epochs = run.settings.packings
     read_before = consumed_records(run)
     lengths = np.maximum(traits.tokens + run.settings.packing.end_of_text, 1)
-    of_records = (read_before.tokens * traits.counted / lengths)[training] * (epochs == 1)
+    of_records = (read_before.tokens * traits.counted / lengths)[training]
     read = np.rint(np.bincount(codes, of_records, len(names))).astype(np.int64)
     plan, quotas = _plan(run, names, np.bincount(codes, tokens, len(names)).astype(np.int64), read)
     # Unlike codes, hashes of names do not depend on the other values.
@@ -153,16 +148,9 @@ def _plan_repeats(run: Run) -> Made:
     consumed = read_before.in_sequences[training]
     order = even_order(values, _draws(run)[training])
     packed = np.zeros(len(traits.tokens), np.int32)
-    packed[training] = np.maximum(epochs * times_of(plan, tokens, codes, order, consumed // epochs), consumed)
+    packed[training] = times_of(plan, tokens, codes, order, consumed)
     # Documents that stay in the curated output need not be in a sequence.
     times = np.maximum(packed, read_before.times).astype(np.int32)
-    consumed_tokens = np.bincount(codes, tokens * consumed, len(names)).astype(np.int64)
-    for value in np.flatnonzero(consumed_tokens > epochs * plan.tokens)[:MOST_NAMED]:
-        run.progress.note(
-            f"a trainer has consumed {consumed_tokens[value]:,} tokens of {trait} {names[value]!r} "
-            f"(order.frozen_tokens), more than its share of {epochs * plan.tokens[value]:,}; they stay, and no others "
-            "are added"
-        )
 
     def by_value(amounts: np.ndarray, codes: np.ndarray = codes) -> np.ndarray:
         return np.bincount(codes, amounts, len(names)).astype(np.int64)
@@ -216,14 +204,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             f"mixing.weights takes {plan.epochs[most]:,.0f} epochs of {names[most]!r}, which has {sizes[most]:,} "
             f"tokens; expected at most {MOST_EPOCHS:,}: lower its share, or mixing.total_tokens"
         )
-    for phase in mixing.phases:
-        if isinstance(phase.weights, dict) and abs(sum(phase.weights.values()) - 1) > SUM_TOLERANCE:
-            # The sum of very large weights overflows.
-            largest = max(phase.weights.values())
-            total = sum(share / largest for share in phase.weights.values())
-            scaled = {name: share / largest / total for name, share in phase.weights.items()}
-            shares = ", ".join(f"{name} {share:.4g}" for name, share in scaled.items() if share)
-            run.progress.note(f"the shares of mixing.weights do not sum to 1 and are scaled: {shares}")
     return plan, quotas
 
 
@@ -257,11 +237,11 @@ def _repeats_reads(settings: Settings) -> tuple[str, ...]:
 
 REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
-    version=4,
+    version=5,
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
     reads=_repeats_reads,
-    settings=("mixing", "heldout", "selection", "order", "sequence.epochs", "sequence.repack", "seed"),
+    settings=("mixing", "heldout", "selection", "order", "seed"),
     decided_by=lambda run: {**REPEATS.usual(run), "consumed": consumed_version(run)},
     when=lambda settings: settings.repeats,
     doing="deciding how often each record is read",

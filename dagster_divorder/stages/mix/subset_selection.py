@@ -1,4 +1,4 @@
-"""subset_selection: which records are trained on, chosen together for diversity, or for quality, within a budget.
+"""subset_selection: which records are trained on, chosen together for diversity within a budget.
 
 `selection.method` fills `selection.tokens`, counted like shares. Candidates are the first records of each text that
 have a gradient (gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays
@@ -22,7 +22,6 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import number_column, read_fields
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
@@ -41,12 +40,6 @@ REASONS = (
     "held out, or near what is",
 )
 SELECTED, CONSUMED, LOWER, COPY, NO_VECTOR, HELD_OUT = range(len(REASONS))
-CANNOT = {
-    COPY: "are copies of others",
-    NO_VECTOR: "have no vector",
-    HELD_OUT: "are held out, or near what is",
-}
-"""Reason -> why records are no candidates, in messages."""
 
 
 def load_selected(run: Run) -> np.ndarray:
@@ -76,36 +69,30 @@ VECTORS = "gradient_embeddings"
 @dataclass(frozen=True, eq=False)
 class _Pool:
     """The candidates. rows: their positions, int64 (n,). For each record: counted tokens int64 (N,); reasons int8 (N,),
-    indices in REASONS; quality float64 (N,), if it counts. budget: tokens of the candidates, without what is consumed.
-    """
+    indices in REASONS. budget: tokens of the candidates, without what is consumed."""
 
     vectors: np.ndarray
     rows: np.ndarray
     tokens: np.ndarray
     reasons: np.ndarray
-    quality: np.ndarray | None
     budget: int
 
 
 def _pool(run: Run) -> _Pool:
-    chosen, view = run.settings.selection, run.view
-    asked = chosen.tokens
+    view, asked = run.view, run.settings.selection.tokens
     assert asked is not None
     vectors = map_vectors(run.store, view, run.receipt(VECTORS))
     tokens = counted_tokens(run).astype(np.int64)
-    quality = _quality(run) if chosen.quality else None
     reasons = _reasons(run, view, vectors)
     rows = np.flatnonzero(reasons == LOWER)
-    if quality is not None:
-        _check_quality(run, rows, quality)
     spent = int(tokens[reasons == CONSUMED].sum())
     available, fault = spent + int(tokens[rows].sum()), ""
     shortest = int(tokens[rows].min()) if len(rows) else 0
     if asked > available:
-        numbers = np.bincount(reasons, minlength=len(REASONS))
-        others = ", ".join(f"{numbers[reason]:,} {CANNOT[reason]}" for reason in CANNOT if numbers[reason])
-        of = f" (of {len(view):,} records {others})" if others else ""
-        fault = f"there are {available:,} tokens to choose from{of}; expected fewer: lower"
+        fault = (
+            f"there are {available:,} tokens to choose from, in records with a vector that are no copies and not held "
+            "out; expected fewer: lower"
+        )
     elif asked < spent:
         fault = f"a trainer has consumed {spent:,} tokens (order.frozen_tokens); expected more: raise"
     elif not spent and shortest > asked:
@@ -114,7 +101,7 @@ def _pool(run: Run) -> _Pool:
         )
     if fault:
         raise InputError(f"selection.tokens is {asked:,}, and {fault} selection.tokens")
-    return _Pool(vectors, rows, tokens, reasons, quality, asked - spent)
+    return _Pool(vectors, rows, tokens, reasons, asked - spent)
 
 
 def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
@@ -136,30 +123,6 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
     return reasons
 
 
-def _quality(run: Run) -> np.ndarray:
-    """Quality of each record, float64 (N,), NaN if it has none."""
-    name = run.settings.selection.quality
-    assert name is not None
-    column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    return number_column(column, "selection.quality", name)
-
-
-def _check_quality(run: Run, rows: np.ndarray, quality: np.ndarray) -> None:
-    name = run.settings.selection.quality
-    bad = rows[~(np.isfinite(quality[rows]) & (quality[rows] >= 0))]
-    if len(bad):
-        raise InputError(
-            f"selection.quality: record {record_names(run, bad[:1])[0]} has {name} = {quality[bad[0]]:g} (nan: none), "
-            f"and so have {len(bad) - 1:,} others; expected a finite number of 0 or more: correct or add it, or remove "
-            "such records from the input"
-        )
-    if len(rows) and not quality[rows].any():
-        raise InputError(
-            f"selection.quality: {name} is 0 for all {len(rows):,} records that can be chosen; expected at least one "
-            "above 0: set another field, or none"
-        )
-
-
 def _select_subset(run: Run) -> Made:
     from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 
@@ -175,10 +138,7 @@ def _select_subset(run: Run) -> Made:
     mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
     scores: dict[str, np.ndarray] = {"random": ((ids[rows, 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64}
     figures: dict[str, Any] = {}
-    if method == "quality":
-        assert pool.quality is not None
-        scores["quality"] = pool.quality[rows]
-    elif method == "semdedup":
+    if method == "semdedup":
         scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)
     elif method == "spokes":
         optimum = spokes(pool.vectors, rows)
@@ -225,7 +185,6 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray) -> dict[str, Any]:
         "tokens": int(pool.tokens[rows].sum()),
         "mean tokens": float(pool.tokens[rows].mean()) if len(rows) else None,
         "vendi": round(vendi(gram(pool.vectors, rows)), 4),
-        "mean quality": float(pool.quality[rows].mean()) if pool.quality is not None and len(rows) else None,
     }
 
 
@@ -235,10 +194,8 @@ def load_choices(run: Run) -> list[dict[str, Any]]:
 
 
 def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
-    chosen = settings.selection
     return (
         *("raw_docs", "token_counts", VECTORS),
-        *(["fields"] if chosen.quality else []),
         *(["ids"] if settings.input.id_field else []),
         *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
     )
@@ -246,7 +203,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
 
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
-    version=5,
+    version=6,
     description="Which records are trained on: chosen together for diversity within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
     reads=_subset_selection_reads,

@@ -16,7 +16,6 @@ from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, read_fields
-from dagster_divorder.stages.text.loss_mask import answer_tokens
 from dagster_divorder.store.arrays import pack, unpack
 
 EDGES = "edges.safetensors"
@@ -38,12 +37,7 @@ def _numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
 
 def computed_numbers(run: Run, trait: str) -> np.ndarray:
     """The numbers of a built-in trait of the records, which are cut into bins, (N,)."""
-    if trait == "turns":
-        return run.column("token_counts", "turns")
-    if trait == "answer_length":
-        return answer_tokens(run)
-    tokens = run.column("token_counts", "lengths")
-    return tokens - answer_tokens(run) if trait == "prompt_length" else tokens
+    return run.column("token_counts", "turns" if trait == "turns" else "lengths")
 
 
 def load_edges(run: Run) -> dict[str, np.ndarray]:
@@ -68,11 +62,6 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return f"{new[0]} is a number now" if new else None
 
 
-def _counts_answers(settings: Settings) -> bool:
-    """Whether a trait counts the tokens of prompts or answers."""
-    return bool({"prompt_length", "answer_length"} & {*built_in(settings)} & {*coded_traits(settings)})
-
-
 def columns_reads(settings: Settings) -> tuple[str, ...]:
     """The stages with columns of traits, besides tokens and clusters."""
     return ("fields",) if fields_read(settings) else ()
@@ -89,7 +78,6 @@ BIN_EDGES = PinnedFit(
     decided_by=lambda run: {
         "bins": BINS,
         "traits": sorted(coded_traits(run.settings)),
-        "answers": run.settings.chats.train_on if _counts_answers(run.settings) else None,
         "columns": [run.receipt(name).key for name in ("token_counts", *columns_reads(run.settings))],
     },
     doing="cutting lengths and numeric fields into bins",

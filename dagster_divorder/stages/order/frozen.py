@@ -51,12 +51,6 @@ class Frozen:
     stretches: np.ndarray
 
 
-def record_ids(run: Run, record_of: np.ndarray) -> np.ndarray:
-    """The record id of every item, uint64 (M, 2), by which later runs find the items of an order. record_of:
-    `TrainingStream.record_of`."""
-    return run.records.ids(run.view.fragments)[record_of]
-
-
 def load_frozen(run: Run) -> Frozen | None:
     """The beginning that stays; None if nothing does.
 

@@ -23,7 +23,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
-from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen, record_ids
+from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen
 from dagster_divorder.stages.order.scores import score_reads
 from dagster_divorder.stages.order.sections import each_section, make_sections
 
@@ -100,22 +100,19 @@ def _order_documents(run: Run) -> Made:
         "sections": len(made.bounds) - 1,
         "left_out_rests": made.left_out,
     }
-    files = {"order": arrays, "records": {"id": record_ids(run, stream.record_of)}}
+    # Later runs find the items of an order by their records' ids.
+    files = {"order": arrays, "records": {"id": run.records.ids(run.view.fragments)[stream.record_of]}}
     return Made(files, {"tokens": tokens}, figures)
 
 
 def _order_section(section: tuple[Traits, int], settings: Settings) -> np.ndarray:
     """Order of documents by their traits, int64 (N,), from their seed; each trait is balanced in tokens and in
-    documents. Strategies that use one label take the first trait, the cluster. Strategies that fill sequences count all
-    tokens; the others count the tokens that shares are of."""
+    documents. Strategies that use one label take the first trait, the cluster."""
     (traits, seed), chosen = section, settings.order
     codes = {
         trait: traits.codes[trait] for trait in sorted(chosen.traits, key=lambda trait: trait != "cluster")
     }
-    fills = "sequence_length" in settings.strategy(chosen.strategy).reads
-    items = document_items(
-        traits.tokens if fills else traits.counted, codes, chosen.traits, lengths=traits.tokens
-    )
+    items = document_items(traits.counted, codes, chosen.traits, lengths=traits.tokens)
     return order(items, **{**settings.order_arguments(chosen.strategy), "seed": seed})
 
 

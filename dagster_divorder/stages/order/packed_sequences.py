@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.report import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Table, Text, WholeCorpus
+from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
@@ -88,7 +87,7 @@ def _pack_documents(run: Run) -> Made:
         "records": len(np.unique(stream.record_of[packed.document])),
         **packing_report(packed, traits.codes["cluster"]),
     }
-    counts, left_out, wholly = documents.left_out()
+    counts, wholly = documents.left_out()
     trained = np.concatenate([[0], np.cumsum(documents.trained(packed))])
     figures |= counts | {"untrained_sequences": int((np.diff(trained[packed.indptr]) == 0).sum())}
     if trained[-1] < figures["tokens"]:
@@ -103,9 +102,7 @@ def _pack_documents(run: Run) -> Made:
             'larger, or set packing.too_long to "cut" or chats.train_on to "assistant"'
         )
     plan = {name: np.atleast_1d(value) for name, value in vars(packed).items()}
-    files: dict[str, Any] = {"plan": plan | bounds, "left_out": left_out}
-    files["left_out_documents"] = {"items": wholly}
-    return Made(files, facts, figures)
+    return Made({"plan": plan | bounds, "left_out_documents": {"items": wholly}}, facts, figures)
 
 
 def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequences, dict[str, np.ndarray]]:
@@ -247,17 +244,12 @@ def _check_settings(run: Run) -> None:
 
 def _show_packed_sequences(run: Run, receipt: Receipt) -> Shown:
     lines = left_out_lines(receipt.figures, run.settings.packing.too_long)
-    if not lines:
-        return {}
-    return {
-        "left_out": Text("\n".join(f"- {line}" for line in lines)),
-        "left_out_records": Table(run.rows("packed_sequences", "left_out")),
-    }
+    return {"left_out": Text("\n".join(f"- {line}" for line in lines))} if lines else {}
 
 
 PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
-    version=10,
+    version=11,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
     reads=_packed_sequences_reads,
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),

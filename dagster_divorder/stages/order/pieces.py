@@ -21,8 +21,6 @@ from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
 
-LISTED = 100
-"""Most records in the list of those that are not packed whole."""
 LEFT_OUT = {"truncate": "their ends are left out", "drop": "they are left out"}
 """`packing.too_long` -> what happens to documents that are too long, unless the packing method decides."""
 
@@ -76,27 +74,14 @@ class StreamPieces:
         """Which pieces hold a trained token, bool (P,); pieces without tokens count as trained."""
         return (self.trained(pieces) > 0) | (pieces.length == 0)
 
-    def left_out(self) -> tuple[dict[str, int], list[dict[str, Any]], np.ndarray]:
-        """(figures of what packing leaves out; a row for each of the first such records; items that are left out whole,
-        int64 rising)."""
+    def left_out(self) -> tuple[dict[str, int], np.ndarray]:
+        """(figures of what packing leaves out; items that are left out whole, int64 rising)."""
         lengths = self.lengths
         pieces = self.fitted(np.arange(len(lengths)))
         kept = np.bincount(pieces.document, pieces.length, len(lengths)).astype(np.int64)
         without = pieces.take(~self.are_trained(pieces))
         untrained = np.bincount(without.document, without.length, len(lengths)).astype(np.int64)
         left, nothing = lengths - kept + untrained, (untrained > 0) & (untrained == kept)
-        records, first = np.unique(self.stream.record_of[left > 0], return_index=True)
-        items, records = np.flatnonzero(left)[first[:LISTED]], records[:LISTED]
-        columns = (
-            records.tolist(),
-            record_names(self.run, records),
-            lengths[items].tolist(),
-            left[items].tolist(),
-        )
-        rows = [
-            dict(zip(("record", "id", "tokens", "left out"), row, strict=True))
-            for row in zip(*columns, strict=True)
-        ]
         wholly = np.flatnonzero((left == lengths) & (lengths > 0))
         figures = {
             "too_long_documents": int((lengths > self.run.settings.sequence.length).sum()),
@@ -105,7 +90,7 @@ class StreamPieces:
             "untrained_tokens_left_out": int(untrained.sum()),
             "left_out_documents": len(wholly),
         }
-        return figures, rows, wholly
+        return figures, wholly
 
 
 def left_out_lines(figures: Mapping[str, Any], too_long: str) -> list[str]:

@@ -1,5 +1,5 @@
 """Makes the sections of training (`core.order.sections`): what stays of the last plan is given, everything unread is
-dealt to sections by phases of the mix, windows of a score, epochs to pack anew, copies that stand apart, and
+dealt to sections by phases of the mix, windows of a score, copies that stand apart, and
 SECTION_RECORDS.
 
 A *stretch* is consecutive sections of one asked mix; orders are measured by stretch.
@@ -89,9 +89,7 @@ def make_sections(run: Run, stream: TrainingStream, frozen: Frozen | None) -> Se
     begins = np.flatnonzero((np.diff(span, prepend=-1) != 0) | (np.diff(part, prepend=-1) != 0))
     if not len(items):
         begins, span = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    # Epochs that are packed anew have one mix.
-    stretch = np.zeros(len(begins), np.int64) if settings.packings > 1 else span[begins]
-    return Sections(items, traits, np.append(begins, len(items)), stretch, left_out)
+    return Sections(items, traits, np.append(begins, len(items)), span[begins], left_out)
 
 
 def keeps_copies_apart(settings: Settings) -> bool:
@@ -143,11 +141,9 @@ def _spans(
         return windows_of(
             ranks, traits.tokens, settings.curriculum.pieces, window, begin=begin / max(1, total), seed=seed
         )
-    if settings.packings == 1 and not settings.mixing.on:
+    if not settings.mixing.on:
         return np.zeros(len(items), np.int64)
     number = copy_number(stream.record_of)[items]
-    if settings.packings > 1:
-        return number * settings.packings // np.bincount(stream.record_of)[stream.record_of[items]]
     return spans_of_values(
         traits,
         settings.order.traits,

@@ -147,7 +147,7 @@ def _order_sequences(run: Run) -> Made:
     figures = {
         "strategy": settings.sequence.strategy,
         "sequences": len(packed),
-        "epochs": settings.epochs,
+        "epochs": settings.sequence.epochs,
         "copies": sequence_spacing(packed, ordered, run.copies[stream.record_of]),
     }
     return Made({"order": {"order": ordered}}, figures=figures)
@@ -157,7 +157,7 @@ def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
     """Orders of the sequences of a section, int64 (E, S)."""
     first = np.arange(sequences.items.counts.shape[0]) if sequences.given else None
     arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
-    return epoch_orders(sequences.items, settings.epochs, first=first, **arguments)
+    return epoch_orders(sequences.items, settings.sequence.epochs, first=first, **arguments)
 
 
 def _is_a_permutation(run: Run) -> Finding:

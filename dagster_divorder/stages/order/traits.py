@@ -35,11 +35,10 @@ def stored_traits(settings: Settings) -> list[str]:
 
 
 def trait_codes(
-    run: Run, trait: str, fields: pa.Table, edges: Mapping[str, np.ndarray] | None = None
+    run: Run, trait: str, fields: pa.Table, edges: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """(codes of a trait of the records, int (N,), in input order; the names of its values). fields: a table with the
-    trait's column, if it is a field (`load_fields`). edges: of the bins, by trait; by default from `bin_edges`."""
-    edges = load_edges(run) if edges is None else edges
+    trait's column, if it is a field (`load_fields`). edges: of the bins, by trait."""
     if trait == "cluster":
         labels = run.column("clusters", "labels")
         return labels, tuple(map(str, range(run.receipt("centroids").facts["k"])))
@@ -69,14 +68,14 @@ def trait_codes(
 
 
 def _code_traits(run: Run) -> Made:
-    fields = load_fields(run, *fields_read(run.settings))
+    fields, edges = load_fields(run, *fields_read(run.settings)), load_edges(run)
     arrays: dict[str, np.ndarray] = {
         "tokens": run.column("token_counts", "lengths"),
         "counted": counted_tokens(run),
     }
     names: list[tuple[str, tuple[str, ...]]] = []
     for trait in stored_traits(run.settings):
-        arrays[f"code {trait}"], values = trait_codes(run, trait, fields)
+        arrays[f"code {trait}"], values = trait_codes(run, trait, fields, edges)
         names.append((trait, values))
     return Made({"codes": arrays, "names": File(orjson.dumps(names), "json")})
 

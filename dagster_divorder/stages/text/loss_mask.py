@@ -65,15 +65,6 @@ def counted_tokens(run: Run) -> np.ndarray:
     return load_loss_mask(run).within(np.arange(len(run.view)), 0, lengths)
 
 
-def answer_tokens(run: Run) -> np.ndarray:
-    """Number of answer tokens of each record, int64 (N,): in the trained answers, or in all answers if `chats.train_on`
-    is "all". Only for `settings.has_chats`."""
-    train_on = run.settings.chats.train_on
-    train_on = "assistant" if train_on == "all" else train_on
-    mask = mask_of(run.files("token_counts"), run.view.fragments, train_on)
-    return mask.tokens(np.arange(len(run.view)))
-
-
 def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -> LossMask:
     """The mask of the document rows of fragments. files: of token_counts. train_on: as `chats.train_on`."""
     from dagster_divorder.models.chat_tokens import SELECTED
