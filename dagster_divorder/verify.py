@@ -70,7 +70,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         "",
     ]
     if chosen:
-        parts += _in_full(run, replays[chosen.name], shapes[chosen.name], is_plan)
+        parts += _in_full(run, replays[chosen.name], is_plan)
     else:
         rows = [
             {
@@ -225,7 +225,7 @@ def _check_files(folder: Place, name: str, manifest: Mapping[str, Any]) -> None:
         raise InputError(f"{damage}; delete {file_at(folder, name)} and run again to write this {what}")
 
 
-def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Part]:
+def _in_full(run: Run, replayed: Replay, is_plan: bool) -> list[Part]:
     trainer, default, best = replayed.trainer, replayed.default, replayed.best
     kept = f"by default it reads {default.kept.text} as planned"
     if best is not default:
@@ -235,11 +235,6 @@ def _in_full(run: Run, replayed: Replay, shape: Shape, is_plan: bool) -> list[Pa
     elif not default.kept.in_order:
         kept += ", and no setting keeps more"
     lines: list[Part] = [Line(trainer.title, "strong"), "", kept]
-    if trainer.joins_rows and shape.epochs > 1:
-        lines.append(
-            "the last sequence of an epoch may be short: the trainer joins rows, so in later epochs its sequences "
-            f"begin up to {shape.sequence_length - 1:,} tokens inside the planned ones"
-        )
     lines += ["", f"resume at another world size: {trainer.resumes}", ""]
     if is_plan and (of_ranks := _rank_lines(run, trainer, replayed.reading)):
         lines += [*of_ranks, ""]

@@ -139,9 +139,20 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         """Begins the next iteration at a state.
 
         Raises:
-            InputError: no step begins there; see also `samples_in`.
+            InputError: it is no state ({"samples", "plan"}) of this export, or no step begins there.
         """
-        samples = samples_in(state, self.source)
+        check_state(state, samples=int, plan=str)
+        export, samples = self.source, int(state["samples"])
+        if state["plan"] != export.plan:
+            raise InputError(
+                f"the state belongs to the plan {state['plan']}, and {export.path} holds {export.plan}: other tokens "
+                "or another order; resume with the export that the state was saved with"
+            )
+        if not 0 <= samples <= len(export):
+            raise InputError(
+                f"the state counts {samples} samples, and {export.path} has {len(export)}; resume with the export that "
+                "the state was saved with"
+            )
         if samples % self.step and samples < self.end:
             raise InputError(
                 f"the state counts {samples} samples, {samples % self.batch} of them in a batch of {self.batch}, where "
@@ -236,23 +247,6 @@ class MicroBatches(Iterator[Sequence[int]]):
         self.samples = self._sampler.begin()
 
 
-def samples_in(state: dict[str, Any], export: Export) -> int:
-    """Rows of the stream read so far, from a state: {"samples", "plan"}. Raises InputError for any other export's."""
-    check_state(state, samples=int, plan=str)
-    if state["plan"] != export.plan:
-        raise InputError(
-            f"the state belongs to the plan {state['plan']}, and {export.path} holds {export.plan}: other tokens or "
-            f"another order; resume with the export that the state was saved with"
-        )
-    samples: int = state["samples"]
-    if not 0 <= samples <= len(export):
-        raise InputError(
-            f"the state counts {samples} samples, and {export.path} has {len(export)}; resume with the export that "
-            f"the state was saved with"
-        )
-    return samples
-
-
 class SequenceStream(IterableDataset[Any]):
     """This rank's micro-batches, one after another. Iterate it directly, without a DataLoader.
 
@@ -321,6 +315,6 @@ class SequenceStream(IterableDataset[Any]):
         return self.sampler.state(self._samples[0])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins the next iteration at a state. Raises InputError: see `samples_in`."""
+        """Begins the next iteration at a state. Raises InputError: see `GlobalBatchSampler`."""
         self.sampler.load_state_dict(state)
         self._samples = [state["samples"]]
