@@ -133,20 +133,17 @@ class ChatEncoder:
         if plain:
             ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
             for at, own in zip(plain, np.split(ids.astype(np.uint32), np.cumsum(lengths)[:-1]), strict=True):
-                tokens[at] = Tokens(own, _nonempty(0, len(own), parts[at].spans[0][1]))
+                whole = [[0, len(own), parts[at].spans[0][1]]] if len(own) else []
+                tokens[at] = Tokens(own, np.array(whole, np.int64).reshape(-1, 3))
         rendered = [at for at, part in enumerate(parts) if not part.plain]
         if self._fast and rendered:
             ids, lengths = self._fast.encode([parts[at].text for at in rendered])
             for at, own in zip(rendered, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-                part, text, ends = parts[at], parts[at].text.encode(), np.cumsum(self._widths[own])
+                part, text, widths = parts[at], parts[at].text.encode(), self._widths[own]
                 keeps_bytes = not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
-                if keeps_bytes and (ends[-1] if len(ends) else 0) == len(text):
+                if keeps_bytes and widths.sum() == len(text):
                     begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
-                    first, last, kind = _spans(part)
-                    first, last = np.append(begins, len(text))[np.stack([first, last])]
-                    first = np.searchsorted(ends, first, "right")
-                    last = np.searchsorted(ends, last, "left") + 1
-                    tokens[at] = Tokens(own.astype(np.uint32), _nonempty(first, last, kind))
+                    tokens[at] = _placed(part, own, np.cumsum(widths), widths, np.append(begins, len(text)))
         if slow := [at for at in rendered if at not in tokens]:
             tokens |= zip(slow, _tokens([parts[at] for at in slow], self._reference), strict=True)
         return [tokens[at] for at in range(len(parts))]
@@ -164,22 +161,25 @@ def _tokens(parts: Sequence[Marked], reference: Tokenizer) -> list[Tokens]:
     tokens = []
     for part, encoding in zip(parts, encodings, strict=True):
         starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
-        first, last, kind = _spans(part)
-        spans = _nonempty(np.searchsorted(ends, first, "right"), np.searchsorted(starts, last, "left"), kind)
-        tokens.append(Tokens(np.array(encoding.ids, np.uint32), spans))
+        tokens.append(_placed(part, np.array(encoding.ids), ends, ends - starts))
     return tokens
 
 
-def _spans(part: Marked) -> NDArray[np.int64]:
-    """First, last and kind of the non-empty spans of a text, (3, K)."""
+def _placed(
+    part: Marked,
+    ids: NDArray[np.integer],
+    ends: NDArray[np.int64],
+    widths: NDArray[np.int64],
+    places: NDArray[np.int64] | None = None,
+) -> Tokens:
+    """The tokens of a text with its non-empty spans. ends, widths: of the tokens, in characters, or in units of which
+    `places` has the number before each character, and in all."""
     spans = [(first, last, kind) for (first, last), kind in part.spans if first < last]
-    return np.array(spans, np.int64).reshape(-1, 3).T
-
-
-def _nonempty(first: Any, last: Any, kind: Any) -> NDArray[np.int64]:
-    """Spans as rows, (K, 3), without empty ones."""
-    spans = np.stack(np.atleast_1d(first, last, kind), axis=1).astype(np.int64)
-    return spans[spans[:, 0] < spans[:, 1]]
+    first, last, kind = np.array(spans, np.int64).reshape(-1, 3).T
+    if places is not None:
+        first, last = places[first], places[last]
+    first, last = np.searchsorted(ends, first, "right"), np.searchsorted(ends - widths, last, "left")
+    return Tokens(ids.astype(np.uint32), np.stack([first, last, kind], axis=1)[first < last])
 
 
 def as_read(document: str, template: ChatTemplate | None, train_on: str) -> MarkedText:
@@ -189,7 +189,7 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
     Raises:
         InputError: the template refuses the conversation.
     """
-    text, spans, _ = parts_of(conversation_of(document) or document, template)[0]
+    text, spans, _ = parts_of(document, template)[0]
     if train_on == "all":
         return MarkedText(text, ((0, len(text)),))
     wanted = SELECTED[train_on]
@@ -212,12 +212,14 @@ def encode_trained(
 
 
 def parts_of(conversation: Conversation | str, template: ChatTemplate | None) -> list[Marked]:
-    """The texts of a document, which are tokenised separately.
+    """The texts of a document or its conversation, which are tokenised separately.
 
     Raises:
         InputError: the template refuses the conversation.
     """
     whole = TRAINED | LAST | COMPLETION
+    if isinstance(conversation, str) and (kept := conversation_of(conversation)):
+        conversation = kept
     if isinstance(conversation, str):
         return [Marked(conversation, [((0, len(conversation)), whole)], plain=True)]
     if isinstance(conversation, MarkedText):

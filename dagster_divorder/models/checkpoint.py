@@ -31,8 +31,7 @@ ADAPTER = "adapter_config.json"
 READ = ("*.json", "*.jinja", "*.safetensors", "*/config.json", "*/*.jinja")
 """Files that decide what a checkpoint computes: configurations, tokenizer, templates, weights, and in folders the
 pooling of sentence-transformers and further templates."""
-# Files of sentence-transformers: a model's modules, how hidden states are pooled, how many tokens it takes.
-MODULES = "modules.json"
+# Files of sentence-transformers: how hidden states are pooled, how many tokens a model takes.
 POOLING = "1_Pooling/config.json"
 SENTENCE = "sentence_bert_config.json"
 

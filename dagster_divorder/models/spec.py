@@ -1,7 +1,7 @@
 """Finds how a Hugging Face model reads a document: pooling, window, special tokens, device and dtype, from its files.
 
 Guarantee: a model reads a document as in sentence-transformers or transformers, unless a setting says otherwise.
-Sources: modules.json, 1_Pooling and sentence_bert_config.json of sentence-transformers; the tokenizer's post-processor.
+Sources: 1_Pooling and sentence_bert_config.json of sentence-transformers; the tokenizer's post-processor.
 Known weakness: sentence-transformers' layers after pooling (Dense) and its prompts are left out.
 """
 
@@ -15,12 +15,9 @@ from typing import Any, Literal
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import (
-    MODULES,
     POOLING,
     SENTENCE,
-    read_json,
     read_object,
-    stored_tensors,
     weight_files,
 )
 from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer
@@ -34,7 +31,6 @@ UNLIMITED = 1 << 31
 NUMBERS_A_BYTE, SMALL = 16, 1 << 26
 """Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
 (quantised weights pack up to 8), and SMALL besides."""
-DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 POOLING_MODES: dict[str, Pooling] = {
     "mean": "mean",
@@ -97,12 +93,9 @@ def read_spec(
         )
     chosen_device, dtype = find_device(device), cpu_dtype("amx_bf16")
     if chosen_device != "cpu":
-        # The dtype in which the checkpoint is stored.
         named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-        kinds = {kind for kind, _ in stored_tensors(weight_files(directory)[0]).values()}
-        stored = sorted(DTYPES[kind] for kind in kinds if kind in DTYPES)
-        known = [str(named).removeprefix("torch."), *stored]
-        dtype = next((name for name in known if name in DTYPES.values()), "float32")
+        dtype = str(named).removeprefix("torch.")
+        dtype = dtype if dtype in ("bfloat16", "float16") else "float32"
     return EmbeddingSpec(
         pooling=pooling or find_pooling(directory),
         window=window,
@@ -167,16 +160,6 @@ def find_pooling(directory: Path) -> Pooling:
             "correct it, or set deep.model to another model"
         )
     return POOLING_MODES[modes[0]]
-
-
-def modules_after_pooling(directory: Path | str) -> tuple[str, ...]:
-    """The kinds of layers that sentence-transformers applies after pooling; here they are not applied."""
-    path = Path(directory) / MODULES
-    modules = read_json(path) if path.is_file() else []
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise InputError(f"{path} is not a list of modules (JSON objects); download or save the model again")
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    return tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize"))
 
 
 def special_tokens_around(directory: Path | str) -> tuple[tuple[int, ...], tuple[int, ...]]:

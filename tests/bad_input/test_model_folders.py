@@ -17,13 +17,12 @@ from safetensors.numpy import load_file, save_file
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.models.bootstrap import train
-from dagster_divorder.models.checkpoint import INDEX, MODULES, POOLING, SENTENCE, embedding_table, locate
+from dagster_divorder.models.checkpoint import INDEX, POOLING, SENTENCE, embedding_table, locate
 from dagster_divorder.models.deep import load
 from dagster_divorder.models.embed import Embedder
 from dagster_divorder.models.pretrained import save_tokenizer as save_checkpoint_tokenizer
 from dagster_divorder.models.spec import (
     declared_lengths,
-    modules_after_pooling,
     read_spec,
     special_tokens_around,
 )
@@ -41,7 +40,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every file that is read of one."""
     folder = save_tokenizer(save_model(tmp_path_factory.mktemp("sound") / "llama"), *AFFIXES["llama"])
     write_json(folder / POOLING, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False})
-    write_json(folder / MODULES, [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}])
     write_json(folder / SENTENCE, {"max_seq_length": 32})
     write_json(folder / "special_tokens_map.json", {"eos_token": {"content": EOS}, "pad_token": PAD})
     write_json(folder / "generation_config.json", {"bos_token_id": [0]})
@@ -64,14 +62,14 @@ def load_all(folder: Path) -> None:
         special_ids(Path(saved))
     embedding_table(folder, vocabulary=encoder.vocab_size)
     ids, lengths = encoder.encode(TEXTS)
-    modules_after_pooling(folder), declared_lengths(folder), special_tokens_around(folder)
+    declared_lengths(folder), special_tokens_around(folder)
     spec = read_spec(folder, device="cpu")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
     Embedder(model, threads=1).embed(ids, lengths)
 
 
 CONFIGS = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"]
-PARTS = ["tokenizer.json", *CONFIGS, POOLING, MODULES, SENTENCE, INDEX, WEIGHTS]
+PARTS = ["tokenizer.json", *CONFIGS, POOLING, SENTENCE, INDEX, WEIGHTS]
 NUMBERS = [0, 1, -1, 7, 1 << 31, 4_000_000_000, 10**12, 10**30, 1.5, float("inf"), float("nan")]
 VALUES = st.one_of(
     st.sampled_from(NUMBERS),
@@ -178,7 +176,6 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "gives the token 'b' the id 4000000000; expected a whole number",
     ),
     "tokenizer_config of a list": (json_fault("tokenizer_config.json", lambda _: []), "cannot load"),
-    "modules of names": (json_fault(MODULES, lambda _: ["Transformer"]), "is not a list of modules"),
     "a million layers": (
         json_fault("config.json", lambda c: {**c, "num_hidden_layers": 10**6}),
         "asks for 1,000,000 layers",

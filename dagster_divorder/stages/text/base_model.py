@@ -170,7 +170,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
         chat_engine = dict[str, str]()
         counted: tuple[Any, Any] | None = None
         if run.settings.has_chats:
-            from dagster_divorder.chats.document import conversation_of
             from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine, parts_of
 
             # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
@@ -179,7 +178,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
             documents = contents(run.view.fragments, rows, run.records.texts)
             compared = documents[:COMPARED].to_pylist()
-            parts = (parts_of(conversation_of(each) or each, template) for each in compared)
+            parts = (parts_of(each, template) for each in compared)
             exact, reason = exact_engine(folder, engine, (part.text for own in parts for part in own))
             chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
             arrays = ChatEncoder(folder, template, exact).encode(documents)

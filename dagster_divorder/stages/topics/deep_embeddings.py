@@ -26,7 +26,7 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
 from dagster_divorder.models.embed import Work as ModelWork
-from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, modules_after_pooling, read_spec
+from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
@@ -50,11 +50,6 @@ Result = TypeVar("Result")
 
 def _embed_of(run: Run) -> Embed:
     model = load_deep_model(run)
-    if layers := modules_after_pooling(model.directory):
-        run.progress.note(
-            f"{model.directory} has layers after pooling ({', '.join(layers)}), which are not applied: vectors are its "
-            "pooled hidden states"
-        )
     read = functools.partial(_read_spec, run.store, model.place, run.settings.deep.max_tokens)
     return Embed(
         **embed_fields(run, model),
