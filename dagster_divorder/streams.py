@@ -22,11 +22,11 @@ from dagster_divorder.errors import InputError
 
 Example = TypeVar("Example")
 Read = Callable[[Any], Any]
-Readers = dict[str, tuple[Read, float]]  # Trait -> (reads its value, or a list of values; weight).
+Readers = dict[str, tuple[Read, float]]  # Trait -> (reads its value; weight).
 
 BLOCK = 64  # Examples that are read together, so that the cost of a kernel call is shared.
 MAX_VALUES = 1000  # Of a trait; later ones become the value "(other)", with a warning.
-GROWING = ("deviation", "seen", "held", "value", "amount")  # Fields of a buffer, with new values.
+GROWING = ("deviation", "seen", "held")  # Fields of a buffer, with new values.
 LACKING = object()
 
 
@@ -46,8 +46,8 @@ def balance(
 
     stream: any iterable. Each `iter` reads it again if it can be read again. by: the traits to balance: a field,
     several fields, or a mapping from traits to weights above 0, to functions of an example, or to pairs (function,
-    weight). Dots name nested fields, such as "meta.source". Values are labels (text, whole numbers, booleans; None and
-    NaN are one label), or lists of labels, which share the example's tokens. tokens: a field, or a function of an
+    weight). Dots name nested fields, such as "meta.source". Values are labels: text, whole numbers, booleans; None and
+    NaN are one label. tokens: a field, or a function of an
     example, for shares of tokens; without it shares are of examples. buffer: C, the number of examples held. Windows
     get nearer to the mix as it rises; no example waits for more than 8 C others. seed: orders equal examples. The
     result can be pickled. Its `state_dict` and `load_state_dict` resume at the exact example.
@@ -114,7 +114,7 @@ def _label(name: str, value: Any) -> str:
         return str(int(value))
     raise InputError(
         f"{name!r} of an example is {repr(value)[:80]} of type {type(value).__name__}; expected a label: text, a whole "
-        "number or a boolean, or a list of them; to cut numbers into bins, give a function of an example, such as "
+        "number or a boolean; to cut numbers into bins, or name one of several values, give a function of an example: "
         f"by={{{name!r}: lambda example: str(round(example[{name!r}], 1))}}"
     )
 
@@ -237,43 +237,33 @@ class Reading(Generic[Example]):
             self.going.extend(out[: pass_through(*rows, self.buffer, self.ended, out)].tolist())
 
     def _rows(self, examples: list[Example]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Examples as CSR rows: indptr, indices, data. Makes room for them in the buffer."""
-        ends, indices, data = [0], list[int](), list[float]()
-        for example in examples:
-            tokens = 1.0 if self.tokens is None else _amount(self.tokens(example))
-            for group, (name, (read, _)) in enumerate(self.readers.items()):
-                value, known = read(example), self.numbers[group]
-                ids = (
-                    [known[value]] if type(value) is str and value in known else self._new(name, group, value)
-                )
-                indices += (distinct := dict.fromkeys(ids))
-                data += [tokens / len(ids) * ids.count(number) for number in distinct]
-            ends.append(len(indices))
-        indptr, b = np.array(ends), self.buffer
-        more = len(self.groups) - len(b.groups)
-        wider = max(0, max(np.diff(indptr), default=0) + 1 - b.value.shape[1])
-        if more or wider:
-            room: dict[int, Any] = {1: (0, more), 2: ((0, 0), (0, wider))}
-            grown = {name: np.pad(getattr(b, name), room[getattr(b, name).ndim]) for name in GROWING}
-            self.buffer = b._replace(groups=np.array(self.groups, np.int32), **grown)
-        return indptr, np.array(indices, np.int32), np.array(data, np.float64)
+        """Examples as CSR rows with a value a trait: indptr, indices, data. Makes room for new values in the buffer."""
+        tokens = [1.0 if self.tokens is None else _amount(self.tokens(example)) for example in examples]
+        readers = [(group, name, read) for group, (name, (read, _)) in enumerate(self.readers.items())]
+        indices = [
+            self._number(name, group, read(example)) for example in examples for group, name, read in readers
+        ]
+        if more := len(self.groups) - len(self.buffer.groups):
+            grown = {name: np.pad(getattr(self.buffer, name), (0, more)) for name in GROWING}
+            self.buffer = self.buffer._replace(groups=np.array(self.groups, np.int32), **grown)
+        data = np.array(tokens, np.float64).repeat(len(readers))
+        return len(readers) * np.arange(len(examples) + 1), np.array(indices, np.int32), data
 
-    def _new(self, name: str, group: int, value: Any) -> list[int]:
-        """The numbers of a value's labels; labels that are new get the next ones."""
-        known, numbers = self.numbers[group], list[int]()
-        value = value.tolist() if hasattr(value, "tolist") else value
-        labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
-        for label in [_label(name, label) for label in labels or [None]]:
-            if label not in known and label != "(other)" and len(known) >= MAX_VALUES:
-                if "(other)" not in known:
-                    text = f"{name!r} has more than {MAX_VALUES:,} values; later ones, such as {label!r}, are '(other)'"
-                    warnings.warn(text, stacklevel=2)
-                label = "(other)"
-            if label not in known:
-                known[label] = len(self.groups)
-                self.groups.append(group)
-            numbers.append(known[label])
-        return numbers
+    def _number(self, name: str, group: int, value: Any) -> int:
+        """The number of a value's label; a new label gets the next one."""
+        known = self.numbers[group]
+        if type(value) is str and value in known:
+            return known[value]
+        label = _label(name, value)
+        if label not in known and label != "(other)" and len(known) >= MAX_VALUES:
+            if "(other)" not in known:
+                text = f"{name!r} has more than {MAX_VALUES:,} values; later ones, such as {label!r}, are '(other)'"
+                warnings.warn(text, stacklevel=2)
+            label = "(other)"
+        if label not in known:
+            known[label] = len(self.groups)
+            self.groups.append(group)
+        return known[label]
 
     def state(self) -> dict[str, Any]:
         arrays = {name: getattr(self.buffer, name).tolist() for name in self.buffer._fields[:-2]}

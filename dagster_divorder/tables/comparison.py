@@ -25,11 +25,11 @@ from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.measure import cluster_mix, measure
 from dagster_divorder.core.measure.stationarity import MEASURES, Drift, Feature, sampled_places, stationarity
-from dagster_divorder.core.measure.windows import Counts, shuffled_inside
+from dagster_divorder.core.measure.windows import Counts
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.sections import BINS, CLUSTERS, Rows, TableOrder, order_table, read_rows
+from dagster_divorder.tables.ordering import BINS, CLUSTERS, Rows, order_rows, read_rows
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import AsTable, TextTable, as_text
@@ -63,9 +63,6 @@ class Line:
     that follow each other and the table; "share error of any window, worst", the largest distance of one value's share
     from the table's; both in [0, 1]; or "drift, ..." (`core.measure.stationarity.Drift`). drifts: the order is clearly
     worse than shuffles.
-
-    Consumed rows and those behind them are sections: windows are compared with the mix of their section, and the
-    shuffles stay inside sections.
     """
 
     column: str
@@ -133,11 +130,11 @@ class Comparison(AsTable):
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """A table's rows and their order. size: rows of a window. Each row takes A_ROW of a window, which the values of a
-    list share."""
+    """A table's rows and their order, int64 (N,). size: rows of a window. Each row takes A_ROW of a window, which the
+    values of a list share."""
 
     rows: Rows
-    made: TableOrder
+    order: Ints
     size: int
 
     @classmethod
@@ -150,11 +147,7 @@ class _Windows:
             raise InputError(
                 f"window is {size:,} rows; expected fewer than the table has, {rows.table.rows:,}"
             )
-        return cls(rows, order_table(rows, **arguments), size)
-
-    def shuffled(self, random: np.random.Generator) -> Ints:
-        """The order's rows, shuffled inside its sections."""
-        return self.made.first[shuffled_inside(self.made.stretch, random)]
+        return cls(rows, order_rows(rows, **arguments).first, size)
 
     def counts(self, trait: TraitCodes) -> Counts:
         """What each row takes of each value."""
@@ -163,23 +156,16 @@ class _Windows:
             return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
         return Counts.checked(np.arange(len(amounts) + 1), trait.codes, amounts, len(trait.names))
 
-    def measures(self, trait: TraitCodes, order: Ints, stretch: Ints | None) -> dict[str, float]:
-        """The measures of IN_PER_CENT. stretch: int64 (N,), of each place of the order; None: one."""
-        of_row = np.zeros(len(order), np.int64)
-        if stretch is not None:
-            of_row[order] = stretch
-        figures = measure({"": self.counts(trait)}, order, batch=self.size, stretch=of_row).figures
+    def measures(self, trait: TraitCodes, order: Ints) -> dict[str, float]:
+        """The measures of IN_PER_CENT."""
+        figures = measure({"": self.counts(trait)}, order, batch=self.size).figures
         return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
 
-    def drift(
-        self, columns: Mapping[str, TraitCodes], order: Ints, stretch: Ints | None, seed: int
-    ) -> dict[str, Drift]:
-        """Drift of columns and of the mean direction of vectors, by feature. stretch: as in `measures`."""
+    def drift(self, columns: Mapping[str, TraitCodes], order: Ints, seed: int) -> dict[str, Drift]:
+        """Drift of columns and of the mean direction of vectors, by feature."""
         from scipy.sparse import csr_matrix
 
-        stretch = np.zeros_like(order) if stretch is None else stretch
-        bounds = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
-        places = sampled_places(len(order), self.size, SAMPLE, bounds if len(bounds) > 2 else None)
+        places = sampled_places(len(order), self.size, SAMPLE)
         sample = order[places]
 
         def features() -> Iterator[Feature]:
@@ -190,7 +176,7 @@ class _Windows:
                 if isinstance(trait, VectorCodes):
                     yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
 
-        found = stationarity(features(), len(sample), batch=self.size, seed=seed, stretch=stretch[places])
+        found = stationarity(features(), len(sample), batch=self.size, seed=seed)
         return {drift.feature: drift for drift in found.features}
 
 
@@ -224,27 +210,25 @@ def compare(
     whole_number("shuffles", shuffles, 2)
     own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
     windows = _Windows.of(table, by, own | arguments)
-    rows, made = windows.rows, windows.made
-    ours, stretch, given = made.first, made.stretch, np.arange(rows.table.rows)
+    rows, ours = windows.rows, windows.order
+    given = np.arange(len(ours))
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
     random = np.random.default_rng(seed)
-    shuffled = [windows.shuffled(random) for _ in range(shuffles)]
+    shuffled = [random.permutation(ours) for _ in range(shuffles)]
     lines: list[Line] = []
 
     def beside(value: float, given: float, others: list[float]) -> dict[str, Any]:
         spread = float(np.std(others, ddof=1))
         return {"value": value, "given": given, "shuffled": float(np.mean(others)), "spread": spread}
 
-    drifts = windows.drift(columns, ours, stretch, seed)
-    as_given = windows.drift(columns, given, None, seed)
+    drifts = windows.drift(columns, ours, seed)
+    as_given = windows.drift(columns, given, seed)
     for name in {**columns, **drifts}:
         balanced = name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
         line = partial(Line, column=name, balanced=balanced)
         if name in columns:
-            of_given = windows.measures(columns[name], given, None)
-            of_ours, *others = (
-                windows.measures(columns[name], order, stretch) for order in [ours, *shuffled]
-            )
+            of_given = windows.measures(columns[name], given)
+            of_ours, *others = (windows.measures(columns[name], order) for order in [ours, *shuffled])
             for title in IN_PER_CENT:
                 of_others = [measures[title] for measures in others]
                 lines.append(line(measure=title, **beside(of_ours[title], of_given[title], of_others)))
@@ -283,7 +267,10 @@ def plot(
 
     own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
     windows = _Windows.of(table, by, own | arguments)
-    orders = {"shuffled": windows.shuffled(np.random.default_rng(seed)), "in order": windows.made.first}
+    orders = {
+        "shuffled": np.random.default_rng(seed).permutation(windows.order),
+        "in order": windows.order,
+    }
     slices = min(SLICES, windows.rows.table.rows // window)
     mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
     for name, trait in windows.rows.traits.items():

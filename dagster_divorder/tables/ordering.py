@@ -8,18 +8,42 @@ Cost: as `core.order`, linear in N for `balanced`; benchmarks/ordering/tables.py
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from dagster_divorder.core.order.items import TABLE_WITHIN
-from dagster_divorder.tables.sections import BINS, CLUSTERS, TableOrder, order_table, read_rows
-from dagster_divorder.tables.table import open_table
-from dagster_divorder.tables.tokens import Tokens
-from dagster_divorder.tables.traits import By
+from dagster_divorder.core.checks import whole_number
+from dagster_divorder.core.order.epochs import Epochs, plan_epochs
+from dagster_divorder.core.order.items import TABLE_WITHIN, Items, document_items
+from dagster_divorder.core.order.traits import ManyCodes
+from dagster_divorder.core.packing.coordinates import VECTOR_SHARE, with_blocks
+from dagster_divorder.errors import InputError
+from dagster_divorder.tables.table import Table, open_table
+from dagster_divorder.tables.tokens import Tokens, row_tokens, warn
+from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of, weights_of
 
 AnyTable = TypeVar("AnyTable")
+Ints = NDArray[np.int64]
+
+BINS = 16
+"""Quantile bins of a column of numbers."""
+CLUSTERS = 30
+"""Clusters of a column of vectors."""
+BATCH = 256
+"""Rows of a batch, as in `core.order.order`."""
+
+REMOVED = {
+    "unit": "windows hold rows",
+    "frozen": "order the rows that are left, and put them behind those that were read (docs/tables.md)",
+    "targets": "order the rows of each phase alone, and put the orders one after another (docs/sections.md)",
+    **dict.fromkeys(
+        ("score", "shape"),
+        "order the rows of each window of the score alone, and put the orders one after another; the pipeline follows "
+        "curriculum.score",
+    ),
+}
+"""Removed arguments, and what to do instead. Kept for this release only."""
 
 
 def order(
@@ -29,7 +53,6 @@ def order(
     tokens: Tokens = None,
     strategy: str = "balanced",
     seed: int = 0,
-    frozen: ArrayLike | None = None,
     within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
@@ -48,8 +71,6 @@ def order(
         of strings outside `by` with the most characters.
     strategy: a name in docs/sections.md. options: the strategy's own, and `batch` and `sequence_length` for
         strategies that read them. seed: 0 or more, of every random choice.
-    frozen: int (F,), rows that are already consumed, in order. The result begins with them; the others follow at their
-        own mix.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 
@@ -63,7 +84,7 @@ def order(
     >>> [sorted(table["topic"][row] for row in ranks[at : at + 2]) for at in (0, 2, 4)]
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
-    more = {"strategy": strategy, "frozen": frozen, "within": within, **options}
+    more = {"strategy": strategy, "within": within, **options}
     made = table_epochs(table, by, tokens=tokens, seed=seed, bins=bins, clusters=clusters, **more)
     return made.first
 
@@ -77,10 +98,10 @@ def table_epochs(
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
-) -> TableOrder:
+) -> Epochs:
     """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
     rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_table(rows, seed=seed, **options)
+    return order_rows(rows, seed=seed, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
@@ -94,3 +115,53 @@ def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
     """
     opened = open_table(table)
     return opened.take(order(opened, by, **arguments))
+
+
+class Rows(NamedTuple):
+    """tokens: int64 (N,), of each row. weights, traits: by name, of the balanced columns."""
+
+    table: Table
+    tokens: Ints
+    weights: dict[str, float]
+    traits: dict[str, TraitCodes]
+
+    def items(self, within: float) -> Items:
+        """One item a row; see `core.order.items.document_items`."""
+        codes = {
+            name: trait if isinstance(trait, ManyCodes) else trait.codes
+            for name, trait in self.traits.items()
+        }
+        items = document_items(self.tokens, codes, self.weights, within=within)
+        heaviest = max(self.weights.values())
+        blocks = [
+            (trait.directions, VECTOR_SHARE * self.weights[name] / heaviest)
+            for name, trait in self.traits.items()
+            if isinstance(trait, VectorCodes)
+        ]
+        return with_blocks(items, blocks) if blocks else items
+
+
+def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, seed: int) -> Rows:
+    """The rows of any table; arguments and errors as in `order`."""
+    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
+        whole_number(name, value, smallest)
+    opened, weights = open_table(table), weights_of(by)
+    traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
+    for name, trait in traits.items():
+        values = trait.directions if isinstance(trait, VectorCodes) else trait.codes
+        if opened.rows > 1 and (values == values[0]).all():
+            warn(
+                f"column {name!r} has the same value in all rows, so it balances nothing; leave it out of by"
+            )
+    return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
+
+
+def order_rows(
+    rows: Rows, *, strategy: str = "balanced", seed: int = 0, within: float = TABLE_WITHIN, **options: Any
+) -> Epochs:
+    """The orders of a table's rows; arguments and errors as in `order`."""
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
+    whole_number("batch", options.get("batch", BATCH), 1)
+    return plan_epochs(rows.items(within), strategy=strategy, seed=seed, **options)

@@ -10,14 +10,13 @@ Columns are named as in `core.fields`: `meta.source` is the field `source` of th
 strings are converted; dots join the levels of a pandas MultiIndex.
 
 Guarantee: only named columns are converted; a `Dataset` is read through its indices, whatever its format. Rows in
-another order keep their types; only an index type that is too small for all dictionaries of a column gets larger.
+another order keep their types. What Arrow cannot convert or put in another order is refused.
 Cost: opening is free; a column costs what its library needs to convert it to Arrow. Arrow imports pandas to convert
 lists.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -124,7 +123,7 @@ def open_table(table: Any) -> Table:
             table = pa.table(table)
     if isinstance(table, pa.Table | pa.RecordBatch):
         return _of_columns(
-            table.num_rows, table.schema.names, table.column, lambda order: _arrow_rows(table, order)
+            table.num_rows, table.schema.names, table.column, lambda order: table.take(plain_array(order))
         )
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_rows(table)
@@ -213,27 +212,8 @@ def _take(column: Any, order: Order) -> Any:
     if isinstance(column, list | tuple):
         return type(column)(column[at] for at in order.tolist())
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        return _taken(column, order)
+        return column.take(plain_array(order))
     return column.iloc[order] if hasattr(column, "iloc") else column[order]
-
-
-def _arrow_rows(table: Any, order: Order) -> Any:
-    import pyarrow as pa
-
-    columns = [_taken(column, order) for column in table.columns]
-    fields = [of.with_type(column.type) for of, column in zip(table.schema, columns, strict=True)]
-    return type(table).from_arrays(columns, schema=pa.schema(fields, table.schema.metadata))
-
-
-def _taken(column: Any, order: Order) -> Any:
-    """The values of an Arrow column in an order, also of types that Arrow's `take` lacks."""
-    import pyarrow as pa
-
-    kind, places = column.type, plain_array(order)
-    with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return column.take(places)
-    values = column.to_pylist()
-    return pa.array([values[at] for at in order.tolist()], kind)
 
 
 def _chunked(column: Any) -> pa.ChunkedArray:
@@ -297,18 +277,12 @@ def to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return _list_array(values)
     array = np.asarray(values)
     if array.ndim == 2 and array.shape[1] and array.dtype.kind in "iuf":
-        return pa.FixedSizeListArray.from_arrays(plain_array(_plain(array.ravel())), array.shape[1])
+        return pa.FixedSizeListArray.from_arrays(plain_array(array.ravel()), array.shape[1])
     if array.ndim != 1:
         raise ValueError(f"it has the shape {array.shape} of {array.dtype}; expected (N,), or numbers (N, D)")
     if array.dtype.kind in "OUT":
         return _list_array(array.tolist())
-    return pa.array(_plain(array) if array.dtype.kind in "iuf" else array, from_pandas=True)
-
-
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Numbers in a type and a byte order that Arrow has."""
-    wide = array.dtype.itemsize > 8
-    return array.astype(np.float64 if wide else array.dtype.newbyteorder("="), copy=False)
+    return pa.array(array, from_pandas=True)
 
 
 def _list_array(values: Sequence[Any]) -> pa.Array:
@@ -316,10 +290,4 @@ def _list_array(values: Sequence[Any]) -> pa.Array:
 
     # NaN is missing among texts and numbers, and no number of a vector.
     nested = any(isinstance(value, list | tuple | np.ndarray) for value in values)
-    try:
-        return pa.array(values, from_pandas=not nested)
-    except OverflowError:
-        return pa.array(values, pa.uint64(), from_pandas=True)
-    except UnicodeEncodeError:
-        # Lone surrogates, as in a text that was cut inside an emoji.
-        return _list_array(json.loads(json.dumps(values, ensure_ascii=False).encode(errors="replace")))
+    return pa.array(values, from_pandas=not nested)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,17 +55,13 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> Ints:
             f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
             "text, or None: add lengths to the table as a column"
         )
-    characters, unread = _characters(table, by)
+    characters = _characters(table, by)
     name = max(characters, key=lambda name: int(characters[name][1].sum()), default="")
     holds_text, lengths = characters.get(name, (False, np.zeros(0, np.int64)))
     if tokens is not None:
         if not holds_text:
             found = f"the longest column outside `by`, {name!r}, holds conversations" if name else NO_TEXT
-            raise InputError(
-                f"tokens is a function of a row's text, and {found}{unread}; name a column of lengths"
-            )
-        if unread:
-            warn(f"tokens is given the text in {name!r}{unread}")
+            raise InputError(f"tokens is a function of a row's text, and {found}; name a column of lengths")
         column = table.column(name)
         # TEXTS at a time, so that texts are not copied all at once.
         firsts = range(0, len(column), TEXTS)
@@ -72,10 +69,10 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> Ints:
         given = [0 if value is None else tokens(value) for value in texts]
         return _checked(given, "what tokens gives")
     if lengths.any():
-        told = f": the length of a row is its characters in {name!r}{unread}; name a column of lengths"
+        told = f": the length of a row is its characters in {name!r}; name a column of lengths"
         told += ", or give a function of a text" if holds_text else ""
     else:
-        told = f", and {NO_TEXT}{unread}: all rows are equally long; name a column of lengths if they differ"
+        told = f", and {NO_TEXT}: all rows are equally long; name a column of lengths if they differ"
         lengths = np.full(table.rows, A_ROW)
     warn(f"tokens is not given{told}")
     return lengths
@@ -89,14 +86,14 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=calls)
 
 
-def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool, Ints]], str]:
-    """({column of strings or conversations outside `by`: (whether it holds strings, characters in its rows, int64
-    (N,))}, why the first column that cannot be read cannot, in brackets, or "")."""
+def _characters(table: Table, by: Collection[str]) -> dict[str, tuple[bool, Ints]]:
+    """Column of strings or conversations outside `by` -> (whether it holds strings, characters in its rows, int64
+    (N,)). Columns that cannot be read are left out."""
     import pyarrow as pa
 
-    found, unread, first = dict[str, tuple[bool, Ints]](), "", table.first(LOOKED_AT)
+    found, first = dict[str, tuple[bool, Ints]](), table.first(LOOKED_AT)
     for name in table.names:
-        try:
+        with suppress(InputError):
             kind = first.column(name).type
             # Nulls and NaN may come before text, but what is nested or binary, as vectors and pictures, is not read.
             if name in by or ((pa.types.is_nested(kind) or pa.types.is_binary(kind)) and not _counts(kind)):
@@ -105,9 +102,7 @@ def _characters(table: Table, by: Collection[str]) -> tuple[dict[str, tuple[bool
             if _counts(column.type):
                 parts = map(_characters_of, column.chunks)
                 found[name] = is_text(column.type), np.concatenate([np.zeros(0, np.int64), *parts])
-        except InputError as error:
-            unread = unread or f" ({error})"
-    return found, unread
+    return found
 
 
 def _characters_of(values: pa.Array) -> Ints:

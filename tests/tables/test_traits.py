@@ -54,8 +54,8 @@ def test_a_few_whole_numbers_are_categories_and_more_are_sizes() -> None:
     # pandas makes floats of whole numbers with a gap.
     assert named(trait(pd.Series([1, 2, None, 2]))) == ["1", "2", "(missing)", "2"]
     assert named(trait([1, 2, None, 2])) == named(trait([1.0, 2.0, float("nan"), 2.0]))
-    for huge in ([2**63 - 1, 2**63 - 1, -(2**63), 0], [2**64 - 1, 2**64 - 2, 2**64 - 1, 0]):
-        assert named(trait(huge)) == [str(number) for number in huge]
+    huge = [2**63 - 1, 2**63 - 1, -(2**63), 0]
+    assert named(trait(huge)) == [str(number) for number in huge]
     # Ids that float64 cannot tell apart.
     assert np.bincount(trait([2**60 + number for number in range(100)]).codes).tolist() == [25] * 4
 
