@@ -17,7 +17,6 @@ from dagster_divorder.cli import main
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output import exports
@@ -107,15 +106,11 @@ def test_a_damaged_file_is_named_and_written_again(make: Make, monkeypatch: pyte
     data = bytearray(shard.read_bytes())
     data[7] ^= 1
     shard.write_bytes(data)
-    found = run_checks(GRAPH, settings, stage="exports")["exports_are_whole"]
-    assert not found.passed and str(shard) in found.text and "sha256" in found.text
     with pytest.raises(InputError, match=f"{shard} was altered: its sha256 is"):
         verify(settings, settings.exports.path / "olmo", None)
     run_all(settings, Silent())
     assert files_of(settings) == whole
-    assert run_checks(GRAPH, settings, stage="exports")["exports_are_whole"].passed
     (settings.exports.path / "_olmo/manifest.json").write_bytes(b"{}")
-    assert not any(finding.passed for finding in run_checks(GRAPH, settings, stage="exports").values())
     with pytest.raises(InputError, match=r"/_olmo has no complete manifest\.json; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
 

@@ -16,13 +16,13 @@ import pytest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, run_all, run_stage
+from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_receipt
+from dagster_divorder.view.shown import Text
 from tests.conftest import Notes, topic_records, write_jsonl
 from tests.defs.conftest import Daemon
 
@@ -59,7 +59,7 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
         assert make_plan(GRAPH, settings).new_records == 0
     assert outputs[0] == outputs[1] == outputs[2]
     assert set(facts(settings)["skipped_folders"]) == {str(settings.store.path), str(settings.output.path)}
-    said = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
+    said = shown(settings)
     assert "Not read, as DivOrder wrote them: " in said
     assert ("neither JSONL nor Parquet by their names: 1 .txt." in said) == (not pattern)
     daemon = Daemon(dg.DagsterInstance.ephemeral(), settings)
@@ -72,6 +72,13 @@ def facts(settings: Settings) -> dict[str, Any]:
     receipt = load_receipt(LocalStore(settings.store.path), "raw_docs")
     assert receipt is not None
     return receipt.facts
+
+
+def shown(settings: Settings) -> str:
+    run = open_run(settings)
+    remarks = raw_docs.RAW_DOCS.show(run, run.receipt("raw_docs"))["remarks"]
+    assert isinstance(remarks, Text)
+    return remarks.markdown
 
 
 def record(size: int) -> bytes:
@@ -115,7 +122,7 @@ def test_what_is_odd_is_told_until_it_is_mended(tmp_path: Path, make_settings: M
     assert f"Not read: line 100 of {file}, from byte {begins:,} on" in cut_short
     assert few.startswith("99 records hold 5 distinct texts of 7 bytes on average, as short as labels")
     assert "set input.text_field" in few
-    found = run_checks(GRAPH, settings, stage="raw_docs")["rejects_below_limit"].text
+    found = shown(settings)
     assert cut_short in found and few in found
     file.write_bytes(b"".join(b'{"text": "a boat of number %d on its way home"}\n' % n for n in range(100)))
     notes = Notes()

@@ -163,5 +163,5 @@ def test_dagster_materialises_and_checks_them(folder: Path) -> None:
     shown = event.asset_materialization.metadata["tally"].value
     assert [record.data for record in shown.records] == [{"above": run_tally(settings)["tally"]["above"]}]
     evaluations = {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
-    assert evaluations == {"rejects_below_limit": True, "all_are_counted": True}
+    assert evaluations == {"all_are_counted": True}
     assert {name: found.passed for name, found in run_checks(GRAPH, settings).items()} == evaluations

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,16 +24,14 @@ from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
 from dagster_divorder.corpus.records import check_rejects
-from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
-    Check,
     Decision,
-    Finding,
     Shown,
     Stage,
     Table,
+    Text,
     content_hash,
     counts,
 )
@@ -243,21 +240,6 @@ def load_multiset(run: Run) -> Multiset:
     return Multiset(facts["records"], int(facts["record_hashes"], 16), facts["record_bytes"])
 
 
-def first_rejects(run: Run, receipt: Receipt) -> list[dict[str, Any]]:
-    """The first REJECTS_SHOWN rejects of a receipt: `file`, `line` (or row), `reason`, how it `begins`."""
-    with run.store.reading(receipt.files["rejects"]) as file:
-        rejects = [orjson.loads(line) for line in islice(file, REJECTS_SHOWN)]
-    return [
-        {
-            "file": reject["path"],
-            "line": reject.get("line", reject.get("row")),
-            "reason": reject["reason"],
-            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
-        }
-        for reject in rejects
-    ]
-
-
 def remarks(facts: Mapping[str, Any]) -> list[str]:
     """Sentences on files and lines that are not read, and on texts that are few or very short."""
     others, skipped = facts["other_files"], facts["skipped_folders"]
@@ -281,9 +263,9 @@ def remarks(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
-    facts, view = receipt.facts, View.load(run.store, receipt.files["view"])
-    rejects = run.store.read_verified(receipt.files["rejects"]).splitlines()
-    rejected = Counter(orjson.loads(line)["path"] for line in rejects)
+    view = View.load(run.store, receipt.files["view"])
+    rejects = [orjson.loads(line) for line in run.store.read_verified(receipt.files["rejects"]).splitlines()]
+    rejected = Counter(reject["path"] for reject in rejects)
     files = [
         {
             "file": file.path,
@@ -293,38 +275,17 @@ def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
         }
         for file in view.files[:FILES_SHOWN]
     ]
-    return {
-        "input_files": Table(files),
-        "other_files": Table(
-            [{"name": name, "files": count} for name, count in facts["other_files"].items()]
-        ),
-        "skipped_folders": Table([{"folder": folder} for folder in facts["skipped_folders"]]),
-        "first_rejects": Table(first_rejects(run, receipt)),
-        "unfinished_lines": Table(
-            [dict(zip(("file", "line", "byte"), line, strict=True)) for line in facts["unfinished"]]
-        ),
-    }
-
-
-def _rejects_below_limit(run: Run) -> Finding:
-    """A run above the limit fails before it stores anything; this check also sees a limit that was lowered since."""
-    raw_docs = run.receipt("raw_docs")
-    facts = raw_docs.facts
-    rejected, limit = facts["rejected_records"], run.settings.input.max_reject_share
-    read = rejected + facts["records"]
-    share = rejected / read
-    return Finding(
-        passed=share <= limit,
-        text=f"{rejected:,} of {read:,} records were refused ({share:.2%}); input.max_reject_share allows {limit:.2%}. "
-        f"{' '.join(remarks(facts))}".rstrip(),
-        remedy=f"correct the records that the table names (or {shapes_of(run.settings)[0].setting}) and materialise "
-        f"raw_docs again, or raise input.max_reject_share above {share:.4g}",
-        figures={
-            "rejected_records": rejected,
-            "share": share,
-            "first_rejects": first_rejects(run, raw_docs),
-        },
-    )
+    first = [
+        {
+            "file": reject["path"],
+            "line": reject.get("line", reject.get("row")),
+            "reason": reject["reason"],
+            "begins": next(reject[key] for key in _CONTENT if key in reject)[:_SHOWN_CHARACTERS],
+        }
+        for reject in rejects[:REJECTS_SHOWN]
+    ]
+    said = {"remarks": Text("\n\n".join(told))} if (told := remarks(receipt.facts)) else {}
+    return {"input_files": Table(files), **said, "first_rejects": Table(first)}
 
 
 RAW_DOCS = _RawDocs(
@@ -336,12 +297,4 @@ RAW_DOCS = _RawDocs(
     settings=("input", "input.paths", "chats.template"),
     then=("ids",),
     show=_show_raw_docs,
-    checks=(
-        Check(
-            name="rejects_below_limit",
-            description="Few records are refused (not JSON, no text, too long, ...): no more than "
-            "input.max_reject_share allows. A model is not trained on those.",
-            check=_rejects_below_limit,
-        ),
-    ),
 )

@@ -25,9 +25,7 @@ from dagster_divorder.pipeline.published import record_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     CONTENT,
-    Check,
     File,
-    Finding,
     Link,
     Made,
     Shown,
@@ -51,9 +49,8 @@ from dagster_divorder.store.manifests import (
     NEIGHBOUR,
     ROWS,
     TRAINED,
-    file_at,
 )
-from dagster_divorder.store.output_manifests import damaged_file, read_manifest
+from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys
@@ -428,26 +425,6 @@ def _exports_reads(settings: Settings) -> tuple[str, ...]:
     return ("raw_docs", "base_model", "token_counts", "traits", *stream, "packed_sequences", "sequence_order")
 
 
-def _exports_are_whole(run: Run) -> Finding:
-    """Reads every file of every export again."""
-    for name in run.settings.exports.formats:
-        folder = _folder(run, name)
-        manifest = read_manifest(folder, EXPORT_MANIFEST)
-        damage = (
-            damaged_file(folder, manifest["files"])
-            if manifest
-            else f"there is no {file_at(folder, EXPORT_MANIFEST)}"
-        )
-        if damage:
-            return Finding(
-                passed=False,
-                text=f"{damage}.",
-                remedy=f"delete {file_at(folder, EXPORT_MANIFEST)} and materialise exports again, which then writes "
-                "this format; until then do not train on it",
-            )
-    return Finding(passed=True, text="Every file of every export is as it was written.")
-
-
 EXPORTS = WholeCorpus(
     name="exports",
     version=4,
@@ -462,12 +439,4 @@ EXPORTS = WholeCorpus(
     check=_check_settings,
     compute=_write_exports,
     show=_show_exports,
-    checks=(
-        Check(
-            name="exports_are_whole",
-            description="Every file of every export has the sha256 that its manifest names.",
-            check=_exports_are_whole,
-            blocking=True,
-        ),
-    ),
 )
