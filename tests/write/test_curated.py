@@ -147,11 +147,10 @@ def test_a_damaged_manifest_is_none_and_made_again(store: LocalStore, folder: Pa
     publish(store, folder, "a")
     whole = (folder / MANIFEST).read_bytes()
     for at in range(len(whole)):
-        for bit in range(8):
-            flipped = bytearray(whole)
-            flipped[at] ^= 1 << bit
-            (folder / MANIFEST).write_bytes(flipped)
-            assert read_manifest(folder) is None, bytes(flipped)
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << at % 8
+        (folder / MANIFEST).write_bytes(flipped)
+        assert read_manifest(folder) is None, bytes(flipped)
     publish(store, folder, "a")
     assert (folder / MANIFEST).read_bytes() == whole
 
