@@ -322,7 +322,7 @@ def test_rows_that_are_all_alike_come_in_random_order(column: Any) -> None:
     assert made.tolist() != divorder.order(table, "by", tokens="tokens", seed=1).tolist()
 
 
-@pytest.mark.parametrize("module", ["ordering", "comparison", "table", "traits", "tokens", "sections"])
+@pytest.mark.parametrize("module", ["ordering", "comparison", "table", "traits", "tokens"])
 def test_the_examples_of_the_docstrings_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"dagster_divorder.tables.{module}"))
     assert not found.failed
