@@ -79,7 +79,7 @@ def test_the_code_about_tables_runs(
     assert len(table) > 1000 and sorted(ordered.index) == list(range(len(table)))
     assert next(iter(names["reader"])) == ordered["text"].tolist()[:32]
     assert sorted(names["ranks"]) == list(range(2 * len(table)))
-    assert names["ranks"][:320].tolist() == names["consumed"].tolist()
+    assert names["ranks"][:320].tolist() == names["read"].tolist()
     assert (tmp_path / "mix.png").is_file()
 
     found = names["found"]
