@@ -66,11 +66,6 @@ def explaining(directory: Path, place: str = "this process", relief: str = "free
             message = (
                 f"{directory} comes with code of its own, which is never run; expected a model of {version}"
             )
-        elif "torch.distributed" in str(error):
-            message = (
-                f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each "
-                "needs a GPU of its own: lower deep.tensor_parallel"
-            )
         else:
             message = (
                 f"{version} cannot load {directory}: {type(error).__name__}: {told}; expected a causal or an encoder "
@@ -149,9 +144,9 @@ def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -
     )
 
 
-def load_module(directory: Path, kind: str, device: str, dtype: str, *, processes: int = 1) -> Any:
+def load_module(directory: Path, kind: str, device: str, dtype: str) -> Any:
     """A checkpoint's module, of a class of transformers (`kind`), on a device; of an encoder-decoder model only the
-    encoder. processes: how many processes share the model; each of them calls this.
+    encoder.
 
     Raises:
         InputError: as `explaining`; weights are missing.
@@ -163,11 +158,7 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
     for level in (config, config.get_text_config()):
         level.use_cache = False
     options: dict[str, Any] = {"config": config, "dtype": getattr(torch, dtype)}
-    if processes > 1:
-        from transformers.distributed import DistributedConfig
-
-        options["distributed_config"] = DistributedConfig(tp_size=processes)
-    relief = "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one"
+    relief = "set deep.model to a smaller one"
     with explaining(directory, f"{device} in {dtype}", relief):
         module, report = getattr(transformers, kind).from_pretrained(
             directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
@@ -184,4 +175,4 @@ def load_module(directory: Path, kind: str, device: str, dtype: str, *, processe
                 f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
                 f"another shape): {', '.join(lacking[:3])}; download or save the model again"
             )
-        return used.eval() if processes > 1 else used.eval().to(device)
+        return used.eval().to(device)
