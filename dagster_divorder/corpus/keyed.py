@@ -36,9 +36,9 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
         raise InputError(f"{path} cannot be read as Parquet: {error}; write or copy it again") from error
 
 
-def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -> tuple[KeyedBy, str]:
-    """How the rows of a file are keyed, and the key column. id_field: the field of the records' own ids. what: the noun
-    for a row's content, for messages. Raises InputError: the column is missing or has another type."""
+def key_column(path: Path, schema: pa.Schema, id_field: str | None) -> tuple[KeyedBy, str]:
+    """How the rows of a file are keyed, and the key column. id_field: the field of the records' own ids. Raises
+    InputError: the column is missing or has another type."""
     import pyarrow as pa
 
     keys: dict[KeyedBy, str | None] = {"id": id_field, "record_id": "record_id"}
@@ -46,7 +46,7 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     if keyed_by is None or key is None:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise InputError(
-            f"{path} has the columns {columns}; expected a key column for each row's {what}: record_id, as in "
+            f"{path} has the columns {columns}; expected a key column for each row's vector: record_id, as in "
             f"load_results(store).documents, or {repr(id_field) if id_field else 'the field of input.id_field'}, your "
             "own ids"
         )
@@ -62,17 +62,15 @@ def key_column(path: Path, schema: pa.Schema, id_field: str | None, what: str) -
     return keyed_by, key
 
 
-def key_values(
-    path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int, what: str
-) -> np.ndarray:
-    """Keys of n consecutive rows from row `first` on, uint64 (n, 2): ids, or hashes of the text of own ids. what: the
-    noun for a row's content, for messages. Raises InputError: a key is null or not an id."""
+def key_values(path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first: int) -> np.ndarray:
+    """Keys of n consecutive rows from row `first` on, uint64 (n, 2): ids, or hashes of the text of own ids. Raises
+    InputError: a key is null or not an id."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if (at := first_true(column.is_null())) >= 0:
         raise InputError(
-            f"{path}: {key!r} is null in row {first + at}; expected the key of this row's {what}: fill it in, or "
+            f"{path}: {key!r} is null in row {first + at}; expected the key of this row's vector: fill it in, or "
             f"leave out the row"
         )
     if keyed_by == "id":

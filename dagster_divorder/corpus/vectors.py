@@ -73,7 +73,7 @@ class VectorFile:
                 yield Block(first, rows, self.take(rows))
             return
         for first, (column, vectors) in read_columns(self.path, (self.key, self.column), size):
-            keys = key_values(self.path, self.keyed_by, self.key, column, first, "vector")
+            keys = key_values(self.path, self.keyed_by, self.key, column, first)
             yield Block(first, keys, self._matrix(vectors, first))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -185,7 +185,7 @@ def _open_parquet(path: Path, id_field: str | None) -> VectorFile:
             "'vector': write it with list<float> or fixed_size_list<float>"
         )
     field = (named or lists)[0]
-    keyed_by, key = key_column(path, schema, id_field, "vector")
+    keyed_by, key = key_column(path, schema, id_field)
     dims = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if rows and not dims:
         vector = next(read_columns(path, [field.name], 1))[1][0][0].as_py()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -155,23 +155,12 @@ IDS = PerDocument(
 )
 
 
-class KeyedRecords(NamedTuple):
-    """Records by their keys.
-
-    find: a function of keys from `key_values`; it returns the first record with each key, int64 (n,), -1 if there is
-    none. key: int64 (N,), equal for records with the same key, -1 for a record without one.
-    """
-
-    find: Callable[[np.ndarray], np.ndarray]
-    key: np.ndarray
-
-
-def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
-    """The records of the view by a key. path: the file, for messages. Raises InputError: records of different texts
-    have the same own id."""
+def find_by_key(run: Run, keyed_by: KeyedBy, path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of keys of `corpus.keyed`: the first record with each key, int64 (n,), -1 if there is none. path: the
+    file, for messages. Raises InputError: records of different texts have the same own id."""
     view = run.view
     if keyed_by == "row":
-        return KeyedRecords(lambda keys: keys, np.arange(len(view)))
+        return lambda keys: keys
     if keyed_by == "record_id":
         records, ids = np.arange(len(view)), run.records.ids(view.fragments)
     else:
@@ -187,11 +176,9 @@ def keyed_records(run: Run, keyed_by: KeyedBy, path: Path) -> KeyedRecords:
             "each text: make the ids unique, or join by record_id (load_results(store).documents has it)"
         )
     known, position = ids[once.first], records[once.first]
-    key = np.full(len(view), -1, np.int64)
-    key[records] = once.inverse
 
     def find(keys: np.ndarray) -> np.ndarray:
         at = places(keys, known)
         return np.where(at < 0, -1, position[at])
 
-    return KeyedRecords(find, key)
+    return find

@@ -28,7 +28,7 @@ from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.ids import keyed_records, record_names
+from dagster_divorder.stages.corpus.ids import find_by_key, record_names
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.stages import StageFiles
@@ -204,14 +204,14 @@ def _scan(run: Run, file: VectorFile) -> tuple[np.ndarray, np.ndarray, int]:
         InputError: a vector holds NaN or infinity, an id occurs with two vectors, or documents have no vector.
     """
     first = run.copies
-    records = keyed_records(run, file.keyed_by, file.path)
+    find = find_by_key(run, file.keyed_by, file.path)
     row = np.full(len(first), -1, np.int64)
     source = np.zeros(len(first), np.uint64)
     unmatched = 0
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for block in file.blocks():
             hashes = row_hashes(block.vectors)
-            record = records.find(block.keys)
+            record = find(block.keys)
             document = np.where(record < 0, -1, first[record])
             unmatched += int((document < 0).sum())
             for bad in np.flatnonzero((document >= 0) & ~np.isfinite(block.vectors).all(axis=1))[:1]:
