@@ -88,8 +88,7 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("trial", TRIALS)
-@pytest.mark.parametrize("first", ["freeze", "trial"])
+@pytest.mark.parametrize(("first", "trial"), [*zip(("freeze", "trial"), TRIALS, strict=True)])
 def test_what_ran_since_without_an_output_changes_no_frozen_row(
     make: Make, tmp_path: Path, first: str, trial: str
 ) -> None:

@@ -84,9 +84,9 @@ def write_cache(path: Path) -> Callable[[Any, int], None]:
     return function
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("whole", [True, False], ids=["whole rows", "padded rows"])
-@pytest.mark.parametrize("extra", [True, False], ids=["one token more", "as many"])
+@pytest.mark.parametrize(
+    ("epochs", "whole", "extra"), [(1, True, True), (3, True, False), (3, False, True), (1, False, False)]
+)
 def test_megatron_reads_every_sequence_in_its_place(
     tmp_path: Path, epochs: int, whole: bool, extra: bool
 ) -> None:
@@ -177,8 +177,7 @@ def sft_trainer(path: Path, **config: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("method", ["concat", "best_fit"])
-@pytest.mark.parametrize("form", ["plain", "flattened"])
+@pytest.mark.parametrize(("form", "method"), [("plain", "best_fit"), ("flattened", "concat")])
 def test_labels_of_trl_are_those_of_the_mask(form: str, method: str, tmp_path: Path) -> None:
     rows = rows_of(LENGTHS, length=LENGTH, method=method, index=False, masked=True)
     path = written("parquet", tmp_path / "export", rows, shard_bytes=1 << 20, labels=True)
