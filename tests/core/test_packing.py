@@ -169,11 +169,10 @@ def test_what_remains_of_pieces_is_their_tokens_but_the_consumed_ones(runs, cons
     assert all(length for _, _, length in left)
 
 
-@every_method
 @given(runs=runs_of, sequence_length=lengths_of, values=st.integers(1, 9))
 @laws
-def test_sequence_counts_equal_their_twin(method, runs, sequence_length, values):
-    packed = packed_by(method, runs, sequence_length)
+def test_sequence_counts_equal_their_twin(runs, sequence_length, values):
+    packed = packed_by("best_fit", runs, sequence_length)
     random = np.random.default_rng(values)
     codes = {"cluster": random.integers(0, values, len(runs)), "length": random.integers(0, 4, len(runs))}
     counts, groups = sequence_counts(packed, codes, {"cluster": values, "length": 4})
@@ -193,12 +192,11 @@ def test_sequence_counts_equal_their_twin(method, runs, sequence_length, values)
     assert counts.has_canonical_format
 
 
-@every_method
 @given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 99))
 @laws
-def test_counts_of_some_tokens_equal_their_twin(method, runs, sequence_length, seed):
+def test_counts_of_some_tokens_equal_their_twin(runs, sequence_length, seed):
     """Those inside spans of a document are counted, in whatever sequence they lie."""
-    packed, random = packed_by(method, runs, sequence_length), np.random.default_rng(seed)
+    packed, random = packed_by("concat", runs, sequence_length), np.random.default_rng(seed)
     ends = np.sort(random.choice(140, 2 * random.integers(0, 20), replace=False))
     spans = Spans(ends[::2], ends[1::2])
     inside = {at for first, last in zip(spans.first, spans.last, strict=True) for at in range(first, last)}
@@ -258,17 +256,6 @@ def test_cluster_packed_walks_from_neighbour_to_neighbour(monkeypatch, block):
     assert np.mean(near > np.cos(0.1)) > 0.94
 
 
-def packed_by_vectors(vectors: np.ndarray) -> PackedSequences:
-    runs = [(document, 0, 4) for document in range(len(vectors))]
-    return pack(
-        pieces_of(runs),
-        method="cluster_packed",
-        sequence_length=4,
-        labels=np.zeros(len(runs), int),
-        vectors=vectors,
-    )
-
-
 def test_the_report_counts_what_packing_did():
     # Sequences of 10: [a a a a a b b b b b] [b b c c c c c c d e], padding 0; f is empty.
     runs = [(0, 0, 5), (1, 0, 7), (2, 0, 6), (3, 4, 1), (4, 0, 1), (5, 0, 0)]
@@ -294,4 +281,10 @@ def test_the_report_counts_what_packing_did():
 
 def test_vectors_that_are_not_finite_are_refused():
     with pytest.raises(InputError, match="NaN"):
-        packed_by_vectors(np.full((2, 3), np.nan, np.float32))
+        pack(
+            pieces_of([(0, 0, 4), (1, 0, 4)]),
+            method="cluster_packed",
+            sequence_length=4,
+            labels=np.zeros(2, int),
+            vectors=np.full((2, 3), np.nan, np.float32),
+        )

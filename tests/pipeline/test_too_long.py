@@ -30,7 +30,7 @@ from tests.conftest import topic_text, write_jsonl
 
 Make = Callable[..., Settings]
 LENGTH = 96
-PLANS = pytest.mark.parametrize("method", ["none", "best_fit", "concat"])
+PLANS = pytest.mark.parametrize("method", ["none", "concat"])
 
 
 def chat(topic: str, number: int, *words: int, trained: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def curated(settings: Settings) -> list[str]:
     return [orjson.loads(line)["id"] for line in lines]
 
 
-@pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
+@pytest.mark.parametrize("too_long", ["drop", "cut"])
 def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Make, too_long: str) -> None:
     settings = make({"method": "none", "too_long": too_long}, sequence={"epochs": 2, "batch": 4})
     run_all(settings, Silent())

@@ -129,7 +129,7 @@ def test_turns_are_a_trait(make_settings: Make, corpus: Path, monkeypatch: pytes
     assert len(np.unique(codes)) == 3
 
 
-@pytest.mark.parametrize("too_long", ["truncate", "drop", "cut"])
+@pytest.mark.parametrize("too_long", ["truncate", "cut"])
 def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Path, too_long: str) -> None:
     """Neither of a record in the order of documents and in mixes, nor in the measures of any order."""
     settings = settings_of(make_settings, sequence={"length": 150}, packing={"too_long": too_long})

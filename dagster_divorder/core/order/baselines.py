@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -86,32 +85,37 @@ def token_share_greedy(problem: Problem) -> Order:
     with T_c the tokens of label c placed so far, S all tokens placed, tau_c the label's share of all tokens. Exact. It
     sees only the item's own label, so short items of labels on track go first; long items and labels that are behind
     come last. O(M K log M)."""
-    labels, shuffle = _labels(problem)
-    tokens = [sum(label.lengths) for label in labels]
-    total, placed, all_placed = sum(tokens), [0] * len(labels), 0
+    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
+    label, length = problem.labels[shuffle], problem.lengths[shuffle]
+    by_length = np.lexsort((length, label))
+    parts = np.split(by_length, np.flatnonzero(np.diff(label[by_length])) + 1)
+    # Of each label the positions in the shuffle and the lengths of what is left, shortest first.
+    items, lengths = [part.tolist() for part in parts], [length[part].tolist() for part in parts]
+    tokens = [sum(of) for of in lengths]
+    total, placed, all_placed = sum(tokens), [0] * len(parts), 0
     if max(tokens) == total:
         # Every item strays by 0 at every step.
         return shuffle
     order = np.empty(problem.items, np.int64)
     for step in range(problem.items):
         best: tuple[int, int, int, int] | None = None
-        for number, label in enumerate(labels):
+        for number, left in enumerate(lengths):
             # The deviation rises in l: the nearest are the first item with 0 or more, and the last one below.
             enough = -((placed[number] * total - tokens[number] * all_placed) // (total - tokens[number]))
-            above = bisect_left(label.lengths, enough)
+            above = bisect_left(left, enough)
             for at in (above - 1, above):
-                if 0 <= at < len(label.lengths):
-                    length = label.lengths[at]
-                    off = abs((placed[number] + length) * total - tokens[number] * (all_placed + length))
-                    at = label.first_of(at)
-                    if best is None or (off, label.items[at]) < best[:2]:
-                        best = off, label.items[at], number, at
+                if 0 <= at < len(left):
+                    off = abs((placed[number] + left[at]) * total - tokens[number] * (all_placed + left[at]))
+                    # Of equally long ones the first.
+                    at = bisect_left(left, left[at])
+                    if best is None or (off, items[number][at]) < best[:2]:
+                        best = off, items[number][at], number, at
         assert best is not None
-        _, item, number, at = best
-        placed[number] += labels[number].lengths[at]
-        all_placed += labels[number].lengths[at]
-        labels[number].take(at)
-        order[step] = item
+        _, order[step], number, at = best
+        size = lengths[number].pop(at)
+        del items[number][at]
+        placed[number] += size
+        all_placed += size
     return shuffle[order]
 
 
@@ -184,29 +188,3 @@ def _queues(problem: Problem, within_cluster: str) -> tuple[Ints, Ints]:
         return np.argsort(labels, kind="stable"), starts
     shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
     return shuffle[np.argsort(labels[shuffle], kind="stable")], starts
-
-
-@dataclass(slots=True)
-class _Label:
-    """The items of a label that are left, by length: positions in a shuffle, equally long ones rising."""
-
-    items: list[int]
-    lengths: list[int]
-
-    def first_of(self, at: int) -> int:
-        """The place of the first item that is as long as the one at a place."""
-        return bisect_left(self.lengths, self.lengths[at])
-
-    def take(self, at: int) -> int:
-        """Removes the item at a place; returns its position."""
-        del self.lengths[at]
-        return self.items.pop(at)
-
-
-def _labels(problem: Problem) -> tuple[list[_Label], Ints]:
-    """(the labels, the shuffle: int64 (M,), the item at each position)."""
-    shuffle = np.random.default_rng(problem.seed).permutation(problem.items)
-    label, length = problem.labels[shuffle], problem.lengths[shuffle]
-    items = np.lexsort((length, label))
-    parts = np.split(items, np.flatnonzero(np.diff(label[items])) + 1)
-    return [_Label(part.tolist(), length[part].tolist()) for part in parts], shuffle
