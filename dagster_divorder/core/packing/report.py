@@ -6,8 +6,7 @@ Letters: S sequences, Q runs, L tokens a sequence, N documents, E epochs, r copi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,21 +68,12 @@ def _cut_documents(packed: PackedSequences) -> int:
     return len(distinct_values(document[(start > 0) & ~joined]))
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """tokens: of all documents. missing: in no run. doubled: repeats. outside: beyond a document's end, or in an
-    unknown document. first: the lowest known document with a fault; None if there is none."""
+class Coverage(NamedTuple):
+    """tokens: of all documents. missing: in no run. extra: in runs, but there already, or in no document."""
 
     tokens: int
     missing: int
-    doubled: int
-    outside: int
-    first: int | None
-
-    @property
-    def exact(self) -> bool:
-        """Whether every token is in exactly one run."""
-        return not (self.missing or self.doubled or self.outside)
+    extra: int
 
 
 def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
@@ -96,20 +86,9 @@ def coverage(packed: PackedSequences, lengths: Ints) -> Coverage:
     start = np.minimum(begins[document] + start, end)
     order = np.argsort(start, kind="stable")
     reached = np.maximum.accumulate(np.append(0, end[order]))[:-1]
-    new = np.maximum(end[order] - np.maximum(start[order], reached), 0)
-    covered, in_plan = (
-        np.bincount(of, tokens, len(lengths)).astype(np.int64)
-        for of, tokens in ((document[order], new), (document, length))
-    )
-    inside = int((end - start).sum())
-    fault = np.flatnonzero((covered != lengths) | (in_plan > lengths))
-    return Coverage(
-        tokens=int(lengths.sum()),
-        missing=int((lengths - covered).sum()),
-        doubled=inside - int(covered.sum()),
-        outside=int(packed.length.sum()) - inside,
-        first=int(fault[0]) if len(fault) else None,
-    )
+    covered = int(np.maximum(end[order] - np.maximum(start[order], reached), 0).sum())
+    tokens = int(lengths.sum())
+    return Coverage(tokens, missing=tokens - covered, extra=int(packed.length.sum()) - covered)
 
 
 def sequence_spacing(packed: PackedSequences, epochs: ArrayLike, texts: Ints) -> dict[str, Any]:

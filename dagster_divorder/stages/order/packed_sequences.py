@@ -194,19 +194,15 @@ def _no_token_lost(run: Run) -> Finding:
     left = int(packed.length.sum()) - before
     but = f", but for {left:,} that are left out on purpose" if left else ""
     covered = coverage(packed, lengths)
-    figures = {name: getattr(covered, name) for name in ("tokens", "missing", "doubled", "outside")}
-    if covered.exact:
-        text = f"{covered.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{but}."
-        return Finding(passed=True, text=text, figures=figures)
-    first = covered.first
-    where = "" if first is None else f"; the first document at fault is record {first:,} of the input"
-    return Finding(
-        passed=False,
-        text=f"Of {covered.tokens:,} tokens, {covered.missing:,} are in no sequence and {covered.doubled:,} are in "
-        f"a sequence more than once; {covered.outside:,} tokens of sequences are in no document{where}.",
-        remedy=f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan",
-        figures=figures,
-    )
+    passed = not (covered.missing or covered.extra)
+    text = f"{covered.tokens:,} tokens of {len(lengths):,} documents, each in exactly one sequence{but}."
+    if not passed:
+        text = (
+            f"Of {covered.tokens:,} tokens, {covered.missing:,} are in no sequence; {covered.extra:,} tokens of "
+            "sequences are there twice, or in no document."
+        )
+    remedy = f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan"
+    return Finding(passed=passed, text=text, remedy=remedy, figures=covered._asdict())
 
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:
