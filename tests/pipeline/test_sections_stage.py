@@ -115,7 +115,8 @@ def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make
     assert all(abs(rest[source] - share * left) <= longest for source, share in new.items())
     # Each value goes on where it was read to.
     tokens, source = load_traits(run).tokens, np.array([record["source"] for record in RECORDS])
-    read = np.bincount(*zip(*((record, length) for s in now for record, _, length in s), strict=True))
+    runs = zip(*((record, length) for s in now for record, _, length in s), strict=True)
+    read = np.bincount(*runs, minlength=len(tokens))
     for of_source in new:
         epochs = tokens_of(now)[of_source] / tokens[source == of_source].sum()
         full = np.minimum(read / np.maximum(tokens, 1), 99)[source == of_source]
