@@ -282,7 +282,7 @@ class Law(RuleBasedStateMachine):
         assert self.view_content() == before
         # What had words of deleted documents is gone, and the next run makes it anew; so is what may have words of
         # fragments that runs removed.
-        self.dirty |= pruned.documents > 0 or bool(removed)
+        self.dirty |= pruned.texts or bool(removed)
         self.fits = self.read_fits()
         self.orders &= {self.receipts["greedy_order"].key}
 
