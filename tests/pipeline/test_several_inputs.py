@@ -134,27 +134,21 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     assert all(stage.scope == "nothing" for stage in make_plan(GRAPH, settings).stages)
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "append to gzip": lambda folder: write_code(folder / "code/b.jsonl.gz", topic_records(1, 300)),
-    "edit rows": lambda folder: write_books(folder / "books/a.parquet", topic_records(12, 1)),
-    "move": lambda folder: shutil.move(folder / "web/a.jsonl", folder / "web/z.jsonl"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_does(
-    tmp_path: Path, corpus: Callable[..., Settings], change: str
+    tmp_path: Path, corpus: Callable[..., Settings]
 ) -> None:
     """Copied, so that both have the fits of the first run."""
     settings = corpus(clusters={"k": 4}, refit={"clusters": "never"})
     run_and_check(settings)
     known = read_raw(tmp_path / "in")
-    CHANGES[change](tmp_path / "in")
+    write_code(tmp_path / "in/code/b.jsonl.gz", topic_records(1, 300))
+    write_books(tmp_path / "in/books/a.parquet", topic_records(12, 1))
+    shutil.move(tmp_path / "in/web/a.jsonl", tmp_path / "in/web/z.jsonl")
     receipts = run_and_check(settings)
     new = (read_raw(tmp_path / "in") - known).total()
-    assert new_documents(receipts) == new and (new > 0) == (change != "move")
+    assert new_documents(receipts) == new > 0
+    before = output_of(settings)
     prune(GRAPH, LocalStore(settings.store.path).open())
-    assert output_of(settings) == (before := output_of(settings))
     # Every record is read anew where none is known.
     for path in (settings.store.path / "records").rglob("*"):
         if path.is_file():
