@@ -39,6 +39,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models import bootstrap
 from dagster_divorder.pipeline import run
 from dagster_divorder.settings import Settings
+from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import State, changing, load_state
 
@@ -261,17 +262,16 @@ def remember_trainings(patch: pytest.MonkeyPatch) -> None:
         return known(train_table, key, directory, texts, directory, **how)
 
     patch.setattr(bootstrap, "train", known_table)
-    if gradients := sys.modules.get("dagster_divorder.stages.topics.gradient_embeddings"):
-        load = gradients.Gradients.load
+    load = gradient_embeddings.Gradients.load
 
-        def load_remembering(self: Any) -> Any:
-            model = load(self)
-            model.__class__ = remembering(type(model))
-            return model
+    def load_remembering(self: Any) -> Any:
+        model = load(self)
+        model.__class__ = remembering(type(model))
+        return model
 
-        patch.setattr(gradients.Gradients, "load", load_remembering)
-        # Nor do tests of what is done with gradients need a thousand dims.
-        patch.setattr(gradients, "DIMS", 64)
+    patch.setattr(gradient_embeddings.Gradients, "load", load_remembering)
+    # Nor do tests of what is done with gradients need a thousand dims.
+    patch.setattr(gradient_embeddings, "DIMS", 64)
 
 
 TOPICS = {
@@ -282,6 +282,7 @@ TOPICS = {
 }
 
 
+@functools.cache
 def topic_text(topic: str, number: int, words: int) -> str:
     """A text of one topic, different for every number."""
     vocabulary = TOPICS[topic].split()

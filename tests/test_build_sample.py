@@ -171,7 +171,7 @@ def test_unreadable_files_are_counted(sources: dict[str, list[Any]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("documents", [1, 2, 7, 30, 91])
+@pytest.mark.parametrize("documents", [1, 30, 91])
 def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], documents: int) -> None:
     assert len(_collect(sources, documents=documents)) == documents
 
@@ -190,15 +190,6 @@ def test_a_small_sample_has_several_packages_in_blocks(sources: dict[str, list[A
     assert names == sorted(names)
 
 
-@pytest.mark.slow
-def test_same_environment_same_bytes(root: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "a" / "docs.jsonl", tmp_path / "b" / "docs.jsonl"
-    for output in (first, second):
-        build_sample.build(output, documents=50, roots=[root])
-    assert first.read_bytes() == second.read_bytes()
-    assert len(_records(first.read_bytes())) == 50
-
-
 def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path) -> None:
     output = tmp_path / "docs.jsonl"
     first = build_sample.build(output, documents=20, roots=[root])
@@ -208,6 +199,9 @@ def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path)
     edited = output.read_bytes()
     assert "nothing to do" in build_sample.build(output, documents=20, roots=[root])
     assert output.read_bytes() == edited
+    output.unlink()
+    build_sample.build(output, documents=20, roots=[root])
+    assert edited.removesuffix(b'{"text": "appended"}\n') == output.read_bytes()
 
 
 @pytest.mark.slow
@@ -218,15 +212,3 @@ def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> No
     (root / "alpha-1.0.dist-info").mkdir()
     assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
     assert "nothing" in build_sample.build(output, documents=21, roots=[root])
-    output.unlink()
-    assert "nothing" not in build_sample.build(output, documents=21, roots=[root])
-
-
-@pytest.mark.slow
-def test_the_running_interpreter_has_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "docs.jsonl"
-    build_sample.main(["--output", str(output), "--megabytes", "0.3"])
-    records = _records(output.read_bytes())
-    assert 300_000 <= output.stat().st_size < 500_000
-    assert len({record["source"] for record in records}) >= 20
-    assert capsys.readouterr().out.count("\n") == 1

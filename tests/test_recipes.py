@@ -3,9 +3,12 @@ output comes of them. What each setting does is for the tests of its stage."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gzip
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,39 +100,45 @@ def write_corpus(folder: Path) -> None:
 pytestmark = pytest.mark.slow
 
 
+def made(folder: Path, *tables: Mapping[str, Any]) -> dict[str, bytes]:
+    """What a run under some settings writes in the current folder, by name."""
+    (folder / "divorder.toml").write_text(toml(merged(*tables)))
+    assert main(["run"]) == 0
+    files = [path for path in (folder / "divorder").glob("[ce]*/**/*") if path.suffix != ".json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, bytes]]:
+    """A folder in which the proposal of `init` has run, the proposal, and what came out."""
+    folder = tmp_path_factory.mktemp("first")
+    write_corpus(folder)
+    with contextlib.chdir(folder):
+        assert main(["init", "in"]) == 0
+        proposed = tomllib.loads((folder / "divorder.toml").read_text())
+        proposed["order"]["traits"] = {"cluster": 1.0, "length": 1.0}
+        return folder, proposed, made(folder, proposed, SMALL, {"order": {"frozen_tokens": 0}})
+
+
 @pytest.mark.parametrize(
     ("title", "recipe"),
     [(title, recipe) for title, recipes in RECIPES.items() for recipe in recipes],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_recipe_runs_and_changes_what_comes_out(
-    title: str,
-    recipe: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    title: str, recipe: dict[str, Any], first: tuple[Path, dict[str, Any], dict[str, bytes]], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path)
-    assert main(["init", "in"]) == 0
-    config = tmp_path / "divorder.toml"
-    proposed = tomllib.loads(config.read_text())
-    proposed["order"]["traits"] = {"cluster": 1.0, "length": 1.0}
-
-    def made(*tables: Mapping[str, Any]) -> dict[str, bytes]:
-        config.write_text(toml(merged(proposed, SMALL, *tables)))
-        assert main(["run"]) == 0, capsys.readouterr().err
-        files = [path for path in (tmp_path / "divorder").glob("[ce]*/**/*") if path.suffix != ".json"]
-        return {str(path): path.read_bytes() for path in files if path.is_file()}
-
-    before = made({"order": {"frozen_tokens": 0}})
+    source, proposed, before = first
+    folder, proposed = tmp_path / "copy", copy.deepcopy(proposed)
+    shutil.copytree(source, folder)
     if "append" in recipe.get("order", {}):
         del proposed["order"]["frozen_tokens"]
-        write_jsonl(tmp_path / "in/more.jsonl", [{"text": "new words", "source": "web", "id": "new"}])
+        write_jsonl(folder / "in/more.jsonl", [{"text": "new words", "source": "web", "id": "new"}])
     else:
         recipe = merged(recipe, FOR_THIS_CORPUS.get(title, {}))
     if isinstance(recipe.get("input"), list):
         del proposed["input"]
         for block in recipe["input"]:
-            block["paths"] = [path.replace("/data", str(tmp_path)) for path in block["paths"]]
-    assert (made(recipe) != before) == (title != RULES)
+            block["paths"] = [path.replace("/data", str(folder)) for path in block["paths"]]
+    with contextlib.chdir(folder):
+        assert (made(folder, proposed, SMALL, recipe) != before) == (title != RULES)
