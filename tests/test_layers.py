@@ -28,35 +28,56 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def loaded(code: str) -> set[str]:
-    """Top-level modules in sys.modules after running code in a fresh interpreter."""
-    script = f"{code}\nimport sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+def modules_after(*code: str) -> list[set[str]]:
+    """All modules in sys.modules of a fresh interpreter after each piece of code."""
+    script = "\n".join(f"{piece}\nimport sys; print('modules', *sys.modules)" for piece in code)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return [{*line.split()[1:]} for line in run.stdout.splitlines() if line.startswith("modules ")]
 
 
 @pytest.mark.slow
-def test_core_loads_without_orchestrator_engine_or_network() -> None:
+def test_the_package_its_help_and_its_core_load_what_they_need_alone() -> None:
+    """One after the other, in one interpreter."""
     core = [name_of(path) for path in MODULES if "core" in path.relative_to(PACKAGE).parts]
     assert len(core) > 20
-    found = loaded("import " + ", ".join(core))
-    assert found.isdisjoint({"dagster", "ray", "torch", "transformers"})
-    # The check can fail: it sees a module that is loaded.
-    assert {"numba", "numpy"} <= found
-
-
-@pytest.mark.slow
-def test_the_package_itself_loads_nothing_heavy() -> None:
-    heavy = {"numpy", "pandas", "pyarrow", "torch", "dagster", "numba", "pydantic"}
-    assert loaded("import dagster_divorder").isdisjoint(heavy)
+    shown = "try: dagster_divorder.cli.main([{}'--help'])\nexcept SystemExit: pass"
+    code = (
+        "import dagster_divorder",
+        f"import dagster_divorder.cli\n{shown.format('')}",
+        shown.format("'run', "),
+        "import " + ", ".join(core),
+    )
+    package, help_of_all, help_of_run, mathematics = modules_after(*code)
+    heavy = {
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "torch",
+        "dagster",
+        "numba",
+        "pydantic",
+        "dagster_divorder.settings",
+    }
+    assert package.isdisjoint(heavy) and help_of_all.isdisjoint(heavy)
+    # The check can fail: the options of `run` are names of settings, and core computes.
+    assert {"pydantic", "dagster_divorder.settings"} <= help_of_run
+    assert mathematics.isdisjoint({"dagster", "ray", "torch", "transformers"})
+    assert {"numba", "numpy"} <= mathematics
 
 
 @pytest.mark.slow
 def test_commands_of_dg_load_the_component_alone() -> None:
-    look = "; [getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
-    heavy = {"numpy", "pyarrow"}
-    assert loaded(f"import dagster_divorder, dagster_dg_cli{look}").isdisjoint(heavy)
-    assert loaded(f"import dagster_divorder{look}") >= heavy
+    look = "[getattr(dagster_divorder, name) for name in dir(dagster_divorder)]"
+    (loaded,) = modules_after(f"import dagster_divorder, dagster_dg_cli; {look}")
+    assert loaded.isdisjoint({"numpy", "pyarrow"})
+
+
+@pytest.mark.slow
+def test_the_reader_loads_little_beside_torch() -> None:
+    heavy = {"dagster", "pandas", "numba", "pyarrow", "pydantic", "transformers", "scipy", "sklearn"}
+    (found,) = modules_after("import dagster_divorder.torch")
+    assert found.isdisjoint(heavy), found & heavy
+    assert {"torch", "numpy"} <= found
 
 
 @pytest.mark.slow
@@ -74,17 +95,9 @@ def test_the_code_location_loads_no_model_library(monkeypatch: pytest.MonkeyPatc
     }
     # Loading definitions makes no request.
     monkeypatch.setenv("DIVORDER_INPUT__PATHS", '["https://example.org/docs.jsonl"]')
-    found = loaded("import dagster_divorder.definitions")
+    (found,) = modules_after("import dagster_divorder.definitions")
     assert found.isdisjoint(heavy), found & heavy
     assert "dagster" in found
-
-
-@pytest.mark.slow
-def test_the_reader_loads_little_beside_torch() -> None:
-    heavy = {"dagster", "pandas", "numba", "pyarrow", "pydantic", "transformers", "scipy", "sklearn"}
-    found = loaded("import dagster_divorder.torch")
-    assert found.isdisjoint(heavy), found & heavy
-    assert {"torch", "numpy"} <= found
 
 
 @pytest.mark.slow
@@ -93,20 +106,11 @@ def test_a_run_imports_what_it_computes_with_and_one_with_nothing_new_none_of_it
     config = make_corpus(tmp_path, files=1)
     config.write_text(config.read_text().replace("[store]", 'id_field = "source"\n[store]', 1))
     run = f"from dagster_divorder.cli import main\nassert main(['--config', {str(config)!r}, 'run']) == 0"
-    first, second = (modules_after(run) for _ in range(2))
+    first, second = (modules_after(run)[0] for _ in range(2))
     assert first.isdisjoint({"dagster", "matplotlib", "torch", "umap"}), first
     assert {"numba", "tokenizers", "sklearn", "dagster_divorder.core.topics.terms"} <= first
     assert COMPUTING & second == set()
     assert (tmp_path / "exports/_parquet/manifest.json").is_file()
-
-
-@pytest.mark.slow
-def test_help_loads_no_settings() -> None:
-    heavy = {"numpy", "pyarrow", "pydantic", "dagster_divorder.settings"}
-    code = "from dagster_divorder.cli import main\ntry: main([{}'--help'])\nexcept SystemExit: pass"
-    assert modules_after(code.format("")).isdisjoint(heavy)
-    # The check can fail: the options of `run` are names of settings.
-    assert modules_after(code.format("'run', ")) >= heavy - {"pyarrow"}
 
 
 COMPUTING = {
@@ -137,13 +141,6 @@ COMPUTING = {
     "dagster_divorder.view.pictures",
 }
 """Modules that a run with nothing new does without."""
-
-
-def modules_after(code: str) -> set[str]:
-    """All modules in sys.modules after running code in a fresh interpreter."""
-    script = f"{code}\nimport sys; print('modules', *sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(run.stdout.splitlines()[-1].split())
 
 
 BELOW_ALL = {"errors", "removed", "extras", "caches", "units"}

@@ -104,6 +104,5 @@ def test_kernels_that_an_earlier_version_compiled_are_compiled_anew(tmp_path: Pa
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    assert [run(CALLED), run(CALLED)] == ["0", "1"]
-    run(OF_AN_EARLIER_VERSION)
+    assert run(f"{CALLED}{OF_AN_EARLIER_VERSION}") == "0"
     assert run(CALLED) == "0"

@@ -8,13 +8,15 @@ not fall into the gap between groups.
 
 Guarantee: `fit` gives the same bytes for the same vectors and seed (one machine, one umap-learn). A place depends only
 on the vector and the map, not on the batch or the number of threads.
-Cost: `fit` O(n^2 C) and what umap-learn compiles in each process; `place` O(n C), 0.3 ms a document.
+Cost: `fit` O(n^2 C) and some seconds that umap-learn compiles in each process; `place` O(n C), 0.3 ms a document.
 Source: McInnes, Healy and Melville 2018 (umap-learn). Known weakness: distances between groups and their sizes mean
 little. Measurements: docs/decisions/clusters.md.
 """
 
 import warnings
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +51,6 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     Raises:
         InputError: there is no vector, or NaN or infinity.
     """
-    import umap
-
-    import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
-
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(f"the vectors have the shape {vectors.shape}; expected at least one row")
     finite("the vectors", vectors)
@@ -67,6 +65,7 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
     # Exact neighbours from faiss: umap-learn's own search takes longer than all other steps together.
     neighbours = min(NEIGHBOURS, len(points) - 1)
     near, distances = _neighbours(points, points, neighbours)
+    umap = _umap()
     with one_blas_thread(), warnings.catch_warnings():
         # umap-learn warns that a seed means one thread, and that it cannot transform without its own search.
         warnings.simplefilter("ignore")
@@ -79,6 +78,18 @@ def fit(vectors: NDArray[np.float32], seed: int) -> MapFit:
             n_jobs=1,
         ).fit(points)
     return MapFit(pca=projection, points=points, xy=np.ascontiguousarray(layout.embedding_, np.float32))
+
+
+@cache
+def _umap() -> Any:
+    """umap-learn, which by itself compiles these functions in each process: most of the time of a small map."""
+    import umap
+
+    import dagster_divorder.core.kernels  # noqa: F401  # gives numba a cache folder, which umap-learn needs too
+
+    for function in (umap.umap_.smooth_knn_dist, umap.umap_.compute_membership_strengths):
+        function.enable_caching()
+    return umap
 
 
 def place(vectors: NDArray[np.float32], on: MapFit) -> NDArray[np.float32]:
