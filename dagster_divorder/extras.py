@@ -10,6 +10,7 @@ from typing import Any
 from dagster_divorder.errors import MissingPackageError
 
 EXTRAS = {
+    "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
     "imageio_ffmpeg": ("films", "imageio-ffmpeg", "films need"),
     "obstore": ("objects", "obstore", "s3://, gs://, az://, https:// and http:// URLs need"),
     "ray": ("ray", "ray", 'engine.address = "ray" needs'),

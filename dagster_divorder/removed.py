@@ -28,7 +28,6 @@ SETTINGS: dict[str, str] = {
     "deep.dtype": "models run in their own number type on a GPU, in the fastest exact enough one on a CPU",
     "deep.long_documents": "the first deep.max_tokens tokens count; embedding.path takes vectors of whole books",
     "deep.pooling": "the checkpoint's 1_Pooling/config.json says it; without that file it is the mean",
-    "deep.tensor_parallel": "set deep.model to a model that one GPU holds, or embedding.path to your own vectors",
     "embedding.nan_as_zero": "write zeros for documents without a vector",
     "embedding.pca": "components gave no better clusters; project your vectors before, and set embedding.path",
     "evidence.batch": "an epoch has 250 steps or more, of sequence.batch sequences at most",

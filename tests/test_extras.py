@@ -14,6 +14,7 @@ from dagster_divorder.cli import main
 from dagster_divorder.engine import open_engine
 from dagster_divorder.errors import MissingPackageError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
+from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.results import load_results
 from dagster_divorder.settings.sections import Engine
 from tests.conftest import topic_records, write_jsonl
@@ -85,7 +86,7 @@ def test_a_store_at_a_url_without_its_package_is_refused(
     assert "pip install 'dagster-divorder[objects]'" in capsys.readouterr().err
 
 
-def test_results_of_a_store_at_a_url_and_an_engine_are_refused_without_their_packages(
+def test_results_of_a_store_at_a_url_an_engine_and_ranks_are_refused_without_their_packages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for package in EXTRAS:
@@ -94,3 +95,5 @@ def test_results_of_a_store_at_a_url_and_an_engine_are_refused_without_their_pac
         load_results("s3://bucket/store")
     with pytest.raises(MissingPackageError, match=r"\[ray\]"):
         open_engine(Engine(address="ray"), str)
+    with pytest.raises(MissingPackageError, match="tensor-parallel"):
+        Group(2, "cpu")

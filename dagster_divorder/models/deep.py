@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 class Model:
     """A loaded model: called with a batch of windows, gives their pooled vectors.
 
-    dims: D. needs_mask: the model needs a mask of the
+    dims: D. sharded: this process is one of several that compute together. needs_mask: the model needs a mask of the
     padding. A causal model does not, since no token sees what comes after it, and is faster without a mask: attention
     reads no L x L matrix and leaves out half of the products.
     budget: positions of a batch; None if the device decides.
     relief: for errors, what to do when memory is short.
     """
 
-    relief = "or lower deep.max_tokens"
+    relief = "spread the model over more GPUs with deep.tensor_parallel, or lower deep.max_tokens"
 
-    def __init__(self, module: Any, spec: EmbeddingSpec) -> None:
+    def __init__(self, module: Any, spec: EmbeddingSpec, *, sharded: bool = False) -> None:
         self.module = module
         self.spec = spec
+        self.sharded = sharded
         self.device = next(module.parameters()).device
         self.dims = 0
         self.needs_mask = True
@@ -56,7 +57,11 @@ class Model:
             attention = {"attention_mask": mask.long()} if self.needs_mask else {}
             hidden = self.module(input_ids=tokens, **attention).last_hidden_state
             padded = bool(lengths.min() < ids.shape[1])
-            return _pool(hidden, mask if padded else None, real, self.spec.pooling)
+            vectors = _pool(hidden, mask if padded else None, real, self.spec.pooling)
+            if self.sharded:
+                # All processes must make the same decision about the vectors.
+                torch.distributed.broadcast(vectors, 0)
+            return vectors
 
 
 def _pool(
@@ -75,16 +80,16 @@ def _pool(
     return hidden.sum(1, dtype=torch.float32) / real[:, None]
 
 
-def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0) -> Model:
+def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, processes: int = 1) -> Model:
     """The model of a checkpoint on `spec.device`, ready for a forward pass. vocabulary: one more than the largest token
-    id.
+    id. processes: how many processes share the model; each of them calls this.
 
     Raises:
         InputError: as `load_module`; its embedding has too few rows; it gives no hidden states of tokens.
     """
     directory = Path(directory)
-    module = load_module(directory, "AutoModel", spec.device, spec.dtype)
-    model = Model(module, spec)
+    module = load_module(directory, "AutoModel", spec.device, spec.dtype, processes=processes)
+    model = Model(module, spec, sharded=processes > 1)
     with quiet():
         _probe(directory, model)
     check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
@@ -126,6 +131,8 @@ def sees_ahead(model: Model, module: Any) -> bool:
             for end in (3, 4)
         )
         differs = ~((one - other).abs().max() <= 1e-5 * one.abs().max())
+        if model.sharded:
+            torch.distributed.broadcast(differs, 0)
     return bool(differs)
 
 

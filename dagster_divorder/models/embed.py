@@ -50,6 +50,14 @@ class Embedded:
     work: Work
 
 
+class OutOfMemory(Exception):
+    """A batch of `positions` did not fit, and the processes that shared it cannot go on."""
+
+    def __init__(self, positions: int) -> None:
+        super().__init__(positions)
+        self.positions = positions
+
+
 def batch_end(lengths: NDArray[np.int64], begin: int, budget: float) -> int:
     """Where the batch that starts at `begin` ends. lengths: of windows, longest first, int64 (W,). budget: positions of
     a batch."""
@@ -96,6 +104,7 @@ class Embedder:
 
         Raises:
             InputError: a single window does not fit into memory.
+            OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
         spec, work = self.model.spec, Work()
         read = np.flatnonzero(lengths)
@@ -165,6 +174,8 @@ class Embedder:
                     f"memory ran out in a forward pass of {ids.size:,} tokens on {self.model.spec.device}; free some, "
                     f"{self.model.relief}"
                 ) from error
+            if self.model.sharded:  # the other processes hang in a collective: all have to begin again
+                raise OutOfMemory(ids.size) from error
         # Here the error no longer keeps the tensors of its frames alive.
         release(self.model.spec.device)
         return None

@@ -66,6 +66,11 @@ def explaining(directory: Path, place: str = "this process", relief: str = "free
             message = (
                 f"{directory} comes with code of its own, which is never run; expected a model of {version}"
             )
+        elif "torch.distributed" in str(error):
+            message = (
+                f"the processes that share {directory} cannot join ({first_line(error.__cause__ or error)}); each "
+                "needs a GPU of its own: lower deep.tensor_parallel"
+            )
         else:
             message = (
                 f"{version} cannot load {directory}: {type(error).__name__}: {told}; expected a causal or an encoder "
@@ -144,9 +149,9 @@ def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -
     )
 
 
-def load_module(directory: Path, kind: str, device: str, dtype: str) -> Any:
+def load_module(directory: Path, kind: str, device: str, dtype: str, *, processes: int = 1) -> Any:
     """A checkpoint's module, of a class of transformers (`kind`), on a device; of an encoder-decoder model only the
-    encoder.
+    encoder. processes: how many processes share the model; each of them calls this.
 
     Raises:
         InputError: as `explaining`; weights are missing.
@@ -158,7 +163,11 @@ def load_module(directory: Path, kind: str, device: str, dtype: str) -> Any:
     for level in (config, config.get_text_config()):
         level.use_cache = False
     options: dict[str, Any] = {"config": config, "dtype": getattr(torch, dtype)}
-    relief = "set deep.model to a smaller one"
+    if processes > 1:
+        from transformers.distributed import DistributedConfig
+
+        options["distributed_config"] = DistributedConfig(tp_size=processes)
+    relief = "spread it over several GPUs with deep.tensor_parallel, or set deep.model to a smaller one"
     with explaining(directory, f"{device} in {dtype}", relief):
         module, report = getattr(transformers, kind).from_pretrained(
             directory, use_safetensors=True, output_loading_info=True, **OWN_FILES, **options
@@ -175,4 +184,4 @@ def load_module(directory: Path, kind: str, device: str, dtype: str) -> Any:
                 f"{directory} lacks {len(lacking)} of {len(names)} weights of {type(module).__name__} (or has them in "
                 f"another shape): {', '.join(lacking[:3])}; download or save the model again"
             )
-        return used.eval().to(device)
+        return used.eval() if processes > 1 else used.eval().to(device)

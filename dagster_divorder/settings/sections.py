@@ -236,6 +236,8 @@ class Deep(_Section):
     need a causal one."""
     max_tokens: int = Field(0, ge=0, le=MAX_COUNT)
     """First tokens of a document that the model reads, at most its context; 0: its context."""
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    """Processes (GPUs) that share one model, for models larger than one GPU."""
 
 
 class Clusters(_Section):

@@ -123,7 +123,7 @@ NOT_DRAWN = {
     "exports.equal_ranks",  # only with exports.world_size and exports.micro_batch
     *("model.base", "deep.model"),  # a model of one's own
     *(f"evidence.{name}" for name in Evidence.model_fields),  # of training_evidence, which no output needs
-    *("engine.device", "engine.address"),  # of the machine
+    *("engine.device", "deep.tensor_parallel", "engine.address"),  # of the machine
 }
 
 

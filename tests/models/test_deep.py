@@ -310,7 +310,9 @@ def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(llama: Model, do
         if ids.size > 30:
             raise cuda_error(ids.size)
 
-    with pytest.raises(InputError, match=r"pass of 48 tokens on cpu; .*free some, or lower deep.max_tok"):
+    with pytest.raises(
+        InputError, match=r"pass of 48 tokens on cpu; .*tensor_parallel, or lower deep.max_tok"
+    ):
         Embedder(Wrapped(llama, watch), 400).embed(*documents)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 import torch
 
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory
 from dagster_divorder.models.spec import read_spec
+from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
@@ -107,6 +110,7 @@ def test_the_base_models_tokens_are_not_made_again(
 @pytest.mark.parametrize(
     ("change", "same"),
     [
+        ({"deep": {"tensor_parallel": 2}}, True),
         ({"engine": {"device": "cpu"}}, True),
         ({"deep": {"max_tokens": CONTEXT}}, True),
         ({"deep": {"max_tokens": 20}}, False),
@@ -178,3 +182,48 @@ def test_documents_without_a_finite_vector_are_named(
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
     assert run(named, notes).figures["new_documents"] == 0
     assert notes.said[-1].endswith(": doc-3, doc-25")
+
+
+def fail_in_rank_one(item: str) -> None:
+    import os
+
+    if os.environ["RANK"] == "1":
+        raise SettingsError(f"rank one refuses {item}")
+    torch.distributed.barrier()
+
+
+def test_two_processes_share_a_model(
+    corpus: Path,
+    make_settings: Make,
+    models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = make_settings(deep={"model": str(models["llama"]), "tensor_parallel": 2})
+    free = deep_embeddings._free
+    monkeypatch.setattr(deep_embeddings, "_free", lambda device: None)
+    shared = run(settings)
+    alone = make_settings(deep={"model": str(models["llama"])}, store={"path": tmp_path / "alone"})
+    assert run(alone).version == shared.version
+    np.testing.assert_allclose(stored(settings), stored(alone), atol=1e-5)
+    (group,) = deep_embeddings._groups.values()
+    with pytest.raises(SettingsError, match="rank one refuses the item") as caught:
+        group(lambda limit: fail_in_rank_one, "the item")
+    assert "in rank 1" in caught.value.__notes__[0]
+    free("cpu")
+    assert not deep_embeddings._groups
+
+
+def take(limit: int | None, item: str) -> tuple[int, str]:
+    if limit is None:
+        raise OutOfMemory(100)
+    return limit, item
+
+
+def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
+    group = Group(1, "cpu")
+    try:
+        assert group(lambda limit: partial(take, limit), "the item") == (50, "the item")
+        assert group.restarts == 1
+    finally:
+        group.close()

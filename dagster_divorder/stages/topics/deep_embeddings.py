@@ -4,15 +4,16 @@ Per document fragment: `vectors` float32 (rows, D), zero for a document without 
 vector; `tokens` int64 (rows,), its whole length in the model's own tokens; `flagged` uint8 (rows,), see `models.embed`.
 
 The stage key holds the device and the dtype that the settings resolve to on this machine, so that vectors of a CPU and
-of a GPU never mix. It does not hold the number of GPUs. If nothing is new, no model is
+of a GPU never mix. It does not hold the number of GPUs, or how many share a model. If nothing is new, no model is
 loaded, and stored vectors stay, whichever machine computed them.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -22,10 +23,11 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
 from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, read_spec
+from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
@@ -49,7 +51,11 @@ Result = TypeVar("Result")
 def _embed_of(run: Run) -> Embed:
     model = load_deep_model(run)
     read = functools.partial(_read_spec, run.store, model.place, run.settings.deep.max_tokens)
-    return Embed(**embed_fields(run, model), spec=call_on_a_worker(run, read))
+    return Embed(
+        **embed_fields(run, model),
+        spec=call_on_a_worker(run, read),
+        processes=run.settings.deep.tensor_parallel,
+    )
 
 
 def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
@@ -136,19 +142,25 @@ def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: 
 
 
 def _needs(run: Run, embed: Embed) -> Needs:
-    """One process for each GPU. On CPUs, one process for each machine, with all its cores."""
+    """One process for each GPU, or for each group of GPUs that share a model. On CPUs, one process for each machine,
+    with all its cores."""
     if embed.spec.device != "cuda":
         return {"workers": max(1, run.engine.workers // embed.threads), "threads": embed.threads}
-    workers = max(1, run.engine.gpus)
-    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": 1}
+    gpus, here = embed.processes, max(1, run.engine.gpus)
+    if here < gpus:
+        raise SettingsError(
+            f"deep.tensor_parallel is {gpus}, but the GPUs here are {here}; expected {here} at most"
+        )
+    workers = here // gpus
+    return {"workers": workers, "threads": max(1, embed.threads // workers), "gpus": gpus}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """Embeds a fragment; picklable, for workers.
+    """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
     tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
-    are the model's own.
+    are the model's own. limit: most positions of a batch that fit, None if all did.
     """
 
     records: Records = field(compare=False)
@@ -159,6 +171,8 @@ class Embed:
     engine: Engine | None
     vocabulary: int
     threads: int
+    processes: int = 1
+    limit: int | None = None
 
     def recipe(self) -> dict[str, Any]:
         """Everything but the model and its input that decides the vectors."""
@@ -168,13 +182,30 @@ class Embed:
     def load(self) -> Model:
         from dagster_divorder.models.deep import load
 
-        place = model_path(self.records.fragments.store, self.model)
-        return load(place, self.spec, vocabulary=self.vocabulary)
+        return load(
+            model_path(self.records.fragments.store, self.model),
+            self.spec,
+            vocabulary=self.vocabulary,
+            processes=self.processes,
+        )
 
     def __call__(
         self, fragment: Fragment, advance: Advance = lambda tokens: None
     ) -> tuple[dict[str, np.ndarray], ModelWork]:
         """(arrays, the work they took). advance: counts tokens."""
+        if self.processes == processes_here():
+            return self.compute(fragment, advance)
+        group = _group(self.processes, self.spec.device)
+        before = group.restarts
+        arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
+        work["out_of_memory"] += group.restarts - before
+        advance(work["tokens"])
+        return arrays, work
+
+    def compute(
+        self, fragment: Fragment, advance: Advance = lambda tokens: None
+    ) -> tuple[dict[str, np.ndarray], ModelWork]:
+        """As a call, in this process alone."""
         embedder = _embedder(self)
         tokens = (
             self.tokens.read(fragment)
@@ -196,15 +227,36 @@ class Embed:
 @functools.lru_cache(maxsize=1)
 def _embedder(embed: Embed) -> Embedder:
     """The model; a process loads it once."""
-    if embed.spec.device == "cuda":
+    if embed.spec.device == "cuda" and embed.processes == 1:
         import torch
 
         torch.cuda.set_device(worker_number())
-    return Embedder(embed.load(), threads=embed.threads)
+    threads = max(1, embed.threads // embed.processes)
+    return Embedder(embed.load(), embed.limit, threads=threads)
+
+
+_groups: dict[tuple[int, str], Group] = {}
+
+
+def _group(processes: int, device: str) -> Group:
+    """The processes that share a model. Each worker starts them once, on its own GPUs."""
+    if (processes, device) not in _groups:
+        gpus: list[str] = []
+        if device == "cuda":
+            import torch
+
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            gpus = visible.split(",") if visible else [str(gpu) for gpu in range(torch.cuda.device_count())]
+            first = processes * worker_number()
+            gpus = gpus[first : first + processes]
+        _groups[processes, device] = Group(processes, device, gpus)
+    return _groups[processes, device]
 
 
 def _free(device: str) -> None:
-    """Free the model's memory."""
+    """End the processes that share a model, and free the model's memory."""
+    while _groups:
+        _groups.popitem()[1].close()
     _embedder.cache_clear()
     release(device)
 
