@@ -110,7 +110,7 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
 
 
 def heldout_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages besides raw_docs and traits that `load_heldout` reads."""
+    """The stages besides raw_docs that `load_heldout` reads; `heldout_table` reads traits, too."""
     return ("heldout", "heldout_copies") if settings.holds_out else ()
 
 

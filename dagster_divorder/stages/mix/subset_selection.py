@@ -197,7 +197,7 @@ def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
     return (
         *("raw_docs", "token_counts", VECTORS),
         *(["ids"] if settings.input.id_field else []),
-        *(["traits", *heldout_reads(settings)] if settings.holds_out else []),
+        *heldout_reads(settings),
     )
 
 
