@@ -57,7 +57,7 @@ SETTINGS = """\
 base = "bootstrap"  # a small tokenizer trained here; better: the model that you train, an id or a directory
 
 [order]
-frozen_tokens = 0  # every run orders everything again; once you train, `divorder freeze --step N` keeps what was read
+frozen_tokens = 0  # 0: every run orders everything again; once you train, `divorder freeze --step N` keeps what was read
 
 {clusters}[order.traits]  # every window of training carries them in the corpus's own mix
 {traits}
@@ -73,7 +73,7 @@ path = {base}/curated"
 
 [exports]  # the training sequences with their tokens
 {exports}path = {base}/exports"
-"""
+"""  # noqa: E501
 NO_TRAINER = '# trainer = "hf-trainer"  # yours: `divorder run` then prints the lines that keep the order\n'
 
 

@@ -59,9 +59,10 @@ def init(options: Options) -> Answer:
             numbers["world_size"] = ranks
     settings = write_settings(looked, file, trainer=trainer, numbers=numbers)
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
+    reads = repr(looked.read[0]) if looked.format == "text" else looked.why
     return Answer(
         [
-            f"wrote {file}: it reads {looked.what}; every window will carry the mix of "
+            f"wrote {file}: it reads {reads}; every window will carry the mix of "
             f"{', '.join(settings.order.traits)}",
             *fields,
             "check it, then:",

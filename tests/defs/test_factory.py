@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 
 from dagster_divorder import build_definitions, load_settings
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.stages import open_run, run_all
+from dagster_divorder.stages import open_run
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import execute, make_corpus, run_command
+from tests.defs.conftest import execute, make_corpus
 
 Corpus = Callable[..., dg.Definitions]
 
@@ -79,7 +78,7 @@ def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(c
     assert repository.get_job("corpus1_curate").loggers == {"console": console}
 
 
-@pytest.mark.parametrize("prefix", ["text/news", ["text", "news"], ("text", "news")])
+@pytest.mark.parametrize("prefix", ["text/news", ["text", "news"]])
 def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> None:
     defs = corpus("x", key_prefix=prefix)
     assert "text/news/raw_docs" in keys(defs)
@@ -151,38 +150,9 @@ def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, ex
     assert expected < keys(defs)  # those that the project does not have are external
 
 
-@pytest.mark.parametrize("asset", ["clusters", "heldout", "external_embeddings", "rawdocs"])
+@pytest.mark.parametrize("asset", ["clusters", "external_embeddings"])
 def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Corpus, asset: str) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
         corpus(upstream={asset: ["docs"]})
     assert f"upstream names '{asset}'" in str(refused.value)
     assert "the assets that do are raw_docs" in str(refused.value)
-
-
-# Executors -----------------------------------------------------------------------------------------------------------
-
-
-def test_steps_in_processes_of_their_own_wait_for_each_other(tmp_path: Path) -> None:
-    config = make_corpus(tmp_path)
-    (tmp_path / "project.py").write_text(
-        textwrap.dedent(f"""
-        import dagster as dg
-        from dagster_divorder import build_definitions
-
-        defs = dg.Definitions.merge(
-            build_definitions({str(config)!r}, key_prefix="news"),
-            dg.Definitions(resources={{"settings": 1}}, executor=dg.multiprocess_executor),
-        )
-        """)
-    )
-    run_all(load_settings(config))
-    # Two that run in parallel.
-    stages = ("strategy_comparison", "set_diversity")
-    selected = ",".join(f"news/{stage}" for stage in stages)
-    result = run_command(
-        *(config, "dagster", "asset", "materialize", "-f", "project.py", "--select", selected),
-        PYTHONPATH=str(Path(__file__).parents[2]),
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.count("in subprocess.") == len(stages)
-    assert {stage for stage in stages if f"{stage}: 120 documents, 120 new" in result.stderr} == set(stages)
