@@ -48,7 +48,8 @@ def train(
     independent columns than `dim`: the rest are zero. If nothing can be learnt, all are random (`rank` 0).
 
     Returns:
-        tokens_seen, vocabulary, dim, rank, explained_variance; engine and engine_reason of its encoder.
+        tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; engine and engine_reason of its
+        encoder.
 
     Raises:
         InputError: no text, a text that is not valid Unicode, vocab_size below 257 or dim below 1.
@@ -101,6 +102,8 @@ def train(
         "dim": dim,
         "rank": table.rank,
         "explained_variance": round(table.explained, 6),
+        "pieces": table.pieces,
+        "contexts": table.contexts,
         "engine": encoder.engine,
         "engine_reason": encoder.reason,
     }
