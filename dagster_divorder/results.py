@@ -165,11 +165,6 @@ class Results:
         return pd.DataFrame(rows).astype(dict.fromkeys(orders, "float64"))
 
     @property
-    def measures(self) -> pd.DataFrame:
-        """Every measure of every trait, with the columns of `metrics`."""
-        return self._table("diversity_metrics", "table")
-
-    @property
     def selection(self) -> pd.DataFrame:
         """The last selection (`selection.method`): one row per accepted record in input order.
 

@@ -86,8 +86,7 @@ def write_corpus(folder: Path) -> None:
         record |= {"id": f"doc-0-{at}", "quality": at}
     write_jsonl(folder / "in/docs.jsonl", records)
     vectors = np.random.default_rng(0).normal(size=(len(records), 8)).astype(np.float32)
-    keyed = {"id": [record["id"] for record in records], "embedding": list(vectors)}
-    pq.write_table(pa.table(keyed), folder / "vectors.parquet")
+    np.save(folder / "vectors.npy", vectors)
     for name in ("books", "web"):
         (folder / name).mkdir()
     pq.write_table(

@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
 from dagster_divorder.cli import GROUPS, main
-from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.pipeline.stage import Table
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.measure import set_diversity
-from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
@@ -72,7 +68,6 @@ def ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 STAGES = {
     "k_calibration": "[clusters]\nk = [2, 4]\n",
     "cluster_map": "",
-    "set_diversity": "",
     "diversity_metrics": "",
     "subset_selection": CHOOSING,
 }
@@ -110,28 +105,6 @@ def test_a_stage_that_is_not_there_is_refused(folder: Path, capsys: pytest.Captu
         assert main([*command]) == 1
         assert re.search(said, capsys.readouterr().err)
     assert not (folder / "a store").exists()
-
-
-@pytest.mark.slow
-def test_the_diversity_of_a_corpus_needs_no_selection_and_of_a_large_one_is_of_a_sample(
-    ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = ask("run", "set_diversity")["set_diversity"]
-    settings = load_settings("divorder.toml")
-    run = open_run(settings)
-    (vectors,) = (arrays["vectors"] for _, arrays in run.files("shallow_embeddings").each(run.view.fragments))
-    rows = {(row["of"], row["value"]): row for row in load_groups(run)}
-    assert rows["corpus", "all"]["vendi"] == pytest.approx(vendi(gram(vectors, np.arange(61))), abs=1e-3)
-    assert {value for of, value in rows if of == "source"} == {
-        record["source"] for record in topic_records(1)
-    }
-    assert ("corpus", "chosen") not in rows
-    assert found["groups"][0]["documents"] == 61
-
-    # As many bytes as 20 documents have.
-    monkeypatch.setattr(set_diversity, "SAMPLE_BYTES", 20 * 4 * 16)
-    (folder / "docs \u6d77.jsonl").open("ab").write(orjson.dumps(topic_records(1, start=90)[0]) + b"\n")
-    assert ask("run", "set_diversity")["set_diversity"]["groups"][0]["documents"] == 20
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder import run_all
-from dagster_divorder.core.measure.vendi import gram, vendi, vendi_of_groups
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.run import Run
@@ -133,12 +133,6 @@ def main() -> None:
                 size = round(share * len(rows))
                 shares.append((choose(by_fewer, ones, size) & choose(by_all, ones, size)).sum() / size)
             print(f"  {dims:5d} {shares[0]:.3f} {shares[1]:.3f}", flush=True)
-
-    print("\nmarginal diversity of labels, from sums alone:")
-    alone, without = vendi_of_groups(vectors, rows, labels[rows], len(names))
-    order = np.argsort(without)
-    for group in (*order[:3], *order[-3:]):
-        print(f"  {names[group]:28s} alone {alone[group]:.1f}, without it {without[group]:.1f}")
 
     try:
         from pyversity import Strategy, diversify

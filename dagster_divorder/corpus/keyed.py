@@ -20,8 +20,8 @@ from dagster_divorder.store.ids import hash_all, words
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KeyedBy = Literal["id", "record_id", "row"]
-"""`id` means the records' own ids, whatever their field is called; `row` the record's place in input order (.npy)."""
+KeyedBy = Literal["id", "record_id"]
+"""`id` means the records' own ids, whatever their field is called."""
 
 
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
@@ -84,11 +84,8 @@ def key_values(path: Path, keyed_by: KeyedBy, key: str, column: pa.Array, first:
     return words(bytes.fromhex("".join(text.to_pylist())))
 
 
-def read_columns(
-    path: Path, columns: Sequence[str], block: int, rows: np.ndarray | None = None
-) -> Iterator[tuple[int, list[pa.Array]]]:
-    """(first row, columns) of at most `block` consecutive rows. rows: int64 (n,), rising; if given, reads only row
-    groups that hold some of them."""
+def read_columns(path: Path, columns: Sequence[str], block: int) -> Iterator[tuple[int, list[pa.Array]]]:
+    """(first row, columns) of at most `block` consecutive rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -96,13 +93,9 @@ def read_columns(
     try:
         # Through a buffer; otherwise a whole row group, often the whole file, is in memory.
         with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            for group in range(file.num_row_groups):
-                end = first + file.metadata.row_group(group).num_rows
-                if rows is None or np.ptp(np.searchsorted(rows, [first, end])):
-                    for batch in file.iter_batches(block, [group], columns):
-                        yield first, batch.select(columns).columns
-                        first += len(batch)
-                first = end
+            for batch in file.iter_batches(block, columns=columns):
+                yield first, batch.select(columns).columns
+                first += len(batch)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is damaged after row {first}: {error}; write or copy it again") from error
 

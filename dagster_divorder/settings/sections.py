@@ -210,14 +210,13 @@ class Embedding(_Section):
     """How token vectors become a shallow vector. mean: the plain average; idf: rare tokens weigh more, and clustering
     centres the vectors (better as measured)."""
     path: FolderPath | None = Field(None, examples=["vectors.npy"])
-    """File of external vectors: .npy (a row per accepted record in input order) or Parquet (your own ids
-    or record_id, and a vector). ari_comparison compares them with deep vectors if kind = "deep", else with shallow
-    ones."""
+    """File of external vectors: .npy, a row for each accepted record in input order. ari_comparison compares them with
+    deep vectors if kind = "deep", else with shallow ones."""
 
     @model_validator(mode="after")
     def _external_has_a_path(self) -> Self:
         if self.kind == "external" and self.path is None:
-            raise ValueError('kind = "external" needs path, the .npy or Parquet file that holds the vectors')
+            raise ValueError('kind = "external" needs path, the .npy file that holds the vectors')
         return self
 
     @property
@@ -729,7 +728,7 @@ RULES: dict[FitName, Literal["auto", "never"]] = {
     "model": "never",
     "bins": "auto",
     "clusters": "auto",
-    "cluster_map": "never",
+    "cluster_map": "auto",
     "ari_comparison": "auto",
     "k_calibration": "auto",
 }

@@ -51,7 +51,6 @@ MODULES = {
     "diversity_metrics": "measure.diversity_metrics",
     "curated_output": "output.curated_output",
     "strategy_comparison": "evidence.strategy_comparison",
-    "set_diversity": "measure.set_diversity",
     "training_evidence": "evidence.training_evidence",
     "ordering_animation": "output.ordering_animation",
     "ordering_report": "output.ordering_report",
@@ -63,7 +62,6 @@ EVIDENCE = {
     "k_calibration": "how many clusters the corpus has",
     "cluster_map": "the documents as a map, coloured by cluster",
     "strategy_comparison": "strategies of both levels side by side on this corpus",
-    "set_diversity": "how many different things there are in the corpus, the selection and their parts",
     "training_evidence": "what the order does to small models trained in it",
 }
 """Evidence -> what the report shows of it. The report shows what exists; `divorder report --all` and the jobs `explore`

@@ -17,6 +17,7 @@ from dagster_divorder.core.topics.k_calibration import as_good_as
 from dagster_divorder.settings.sections import SHUFFLED
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, line_of, stacked
 from dagster_divorder.view.shown import Chart, Panel, Series
+from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, listed, number, short
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ SERIES = {
 }
 """The measured orders, by the names of `diversity_metrics`."""
 ASKED = Series("asked", "muted", dashed=True)
+ALONG = "Position in the dataset, % of tokens"
 BAND = Series("from the lowest to the highest of three shuffles", "shuffled")
 Line = tuple[NDArray[np.float64], NDArray[np.float64], Series]
 """Positions as shares of the dataset, (P,), values there, (P,), and their series."""
@@ -131,6 +133,45 @@ def distinct(binned: Mapping[str, Binned], titles: Mapping[str, str]) -> Chart:
     return Chart(panels)
 
 
+def windows(verdict: Verdict) -> dict[str, Chart]:
+    """How far an order's windows are from the mix, beside three shuffles: up to any point, by trait, and the mix along
+    an order of several stretches."""
+    metrics, panels = verdict.metrics, []
+    for trait in verdict.traits:
+        for scale, title in {"cumulative": "up to each step", "batch": "in each batch"}.items():
+            curves = metrics[TRAIN_ON]["curves"]["trait_errors"][trait][scale]
+            at, shuffled = np.asarray(curves["at"]), np.asarray(curves["shuffled"])
+            # Orders that are packed separately may differ by a step.
+            points = min(len(at), shuffled.shape[-1])
+            edges = (edge(shuffled[..., :points], axis=0) for edge in (np.min, np.max))
+            bands = [(at[:points], *edges, BAND)] if points else []
+            lines = [(at, np.asarray(curves["ours"]), SERIES[TRAIN_ON])]
+            draw = partial(along, lines=lines, bands=bands, log=True)
+            panels.append(Panel(f"{clip(trait, NAME)}, {title}", draw))
+    means = "; ".join(
+        f"{ORDERS[name]} {number(figures['prefix']['mean'])}" for name, figures in metrics.items()
+    )
+    whose = "the mix of their stretch" if verdict.stretches > 1 else "the corpus’s mix"
+    caption = f"Distance from {whose} in tokens, logarithmic scale; lower is better. {ALONG}."
+    shown = {
+        "prefix": prefixes(metrics, "all traits, up to any point")._replace(
+            what=f"Distance from the mix of everything read so far. On average, in tokens: {means}.",
+            caption=caption,
+        ),
+        "errors": Chart(
+            panels,
+            "Distance of each trait from the mix along the dataset, ours and shuffled, up to each step and in each "
+            "batch.",
+            caption,
+            across=2,
+            legend=[SERIES[TRAIN_ON], BAND],
+        ),
+    }
+    if mixes := metrics[TRAIN_ON].get("mixes"):
+        shown["mix"] = stretches(mixes)
+    return shown
+
+
 def prefixes(metrics: Mapping[str, Any], title: str) -> Chart:
     """Prefix deviation along every order of `metrics`, as in `core.measure.order.Measures`, on a logarithmic scale."""
     curves = {name: figures["prefix"] for name, figures in metrics.items() if any(figures["prefix"]["l2"])}
@@ -155,7 +196,8 @@ def stretches(mixes: Mapping[str, Any]) -> Chart:
         ]
         panels.append(Panel(clip(value, NAME) or "(empty)", partial(along, lines=lines, limits=(0, top))))
     what = f"Shares of {mixes['trait']} along the dataset, asked and achieved."
-    return Chart(panels, what, legend=[ASKED, SERIES[TRAIN_ON]])
+    caption = f"% of the tokens in slices of training, by {mixes['trait']}. {ALONG}."
+    return Chart(panels, what, caption, legend=[ASKED, SERIES[TRAIN_ON]])
 
 
 def drift(measured: Stationarity) -> Chart:
@@ -180,6 +222,18 @@ def drift(measured: Stationarity) -> Chart:
     )
 
 
+def calibration(rows: Sequence[Mapping[str, Any]]) -> Chart:
+    """Silhouettes by number of clusters. rows: the table of k_calibration."""
+    said = ", ".join(f"{row['k']:,}: {number(row['silhouette'])}" for row in rows)
+    (recommended,) = (row["k"] for row in rows if row["recommended"])
+    return Chart(
+        [Panel(f"{recommended:,} clusters recommended", partial(silhouette, rows=rows))],
+        f"Mean silhouette by number of clusters: {said}.",
+        "Mean silhouette over the documents, cosine, by number of clusters. The dashed line marks the highest number "
+        "with a silhouette close to the best (grey).",
+    )
+
+
 def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     """Mean silhouette by number of clusters, with a mark at the recommended one, over a band of values close to the
     best. rows: the table of k_calibration, by rising `k`; their places are evenly spaced."""
@@ -191,7 +245,6 @@ def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xticks(ticks, [f"{rows[tick]['k']:,}" for tick in ticks])
     recommended = next(at for at, row in enumerate(rows) if row["recommended"])
     axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
-    axes.set_xlabel("clusters")
 
 
 def documents_map(
@@ -213,6 +266,33 @@ def documents_map(
             axes.annotate(
                 str(cluster), middle, ha="center", va="center", size=11, weight="bold", path_effects=halo
             )
+
+
+def trainings(summary: Mapping[str, Any]) -> Chart:
+    """Effects of orders on small models: loss curves, the seam between epochs enlarged, held-out differences with
+    their intervals, and stable ranks of the gradients by matrix. summary: of `stages.evidence.training_evidence`."""
+    orders, sources = summary["orders"], summary["sources"]
+    panels = [
+        Panel(
+            "training loss, nats a token", partial(training_losses, orders=orders, epochs=summary["epochs"])
+        )
+    ]
+    if summary["epochs"] > 1:
+        panels.append(Panel("gradient norm around the seam", partial(around_seam, orders=orders)))
+    panels += [
+        Panel("held-out loss less shuffled", partial(heldout_differences, rows=orders, sources=sources)),
+        Panel("stable rank of gradients less shuffled", partial(stable_ranks, layers=summary["layers"])),
+    ]
+    return Chart(
+        panels,
+        "The same tokens in several orders: training loss, gradients around the seam of epochs, held-out loss by "
+        "source, stable ranks.",
+        f"{summary['weights']:,} weights · {summary['epochs']} epochs of {summary['steps']:,} steps of "
+        f"{summary['batch']:,} × {summary['length']:,} tokens · means over {summary['seeds']} seeds; bars are 95 % "
+        "intervals; stable ranks are those at the end of training, by weight matrix.",
+        across=2,
+        height=330,
+    )
 
 
 TRAINED = {
@@ -245,11 +325,10 @@ def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int
     axes.set_xlabel("epochs")
 
 
-def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]], figure: str) -> None:
-    """Losses or norms of the gradient in the last tenth of the first epoch and the first tenth of the second. figure:
-    its key in `orders`."""
+def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]]) -> None:
+    """Norms of the gradient in the last tenth of the first epoch and the first tenth of the second."""
     for line, order in zip(trained_lines([order["order"] for order in orders]), orders, strict=True):
-        values = np.asarray(order[figure], np.float64)
+        values = np.asarray(order["norms around the seam"], np.float64)
         if len(values):
             width = max(1, len(values) // 60)
             kept = values[: len(values) // width * width].reshape(-1, width).mean(1)
@@ -282,7 +361,7 @@ def heldout_differences(axes: Axes, rows: Sequence[Mapping[str, Any]], sources: 
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(groups)), [group if len(group) < 24 else f"{group[:22]}…" for group in groups])
     axes.invert_yaxis()
-    axes.set_xlabel("nats a token; left of 0 is better than shuffling")
+    axes.set_xlabel("nats a token; left of 0 is better")
 
 
 def stable_ranks(axes: Axes, layers: Mapping[str, Sequence[float]]) -> None:

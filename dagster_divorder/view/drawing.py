@@ -44,8 +44,6 @@ VALUES = 34
 """Height of a row of names in a picture, in pixels."""
 NAMED = 5
 """Clusters named in a picture."""
-LEFT, BOTTOM, RIGHT, TOP = 46, 28, 14, 32
-"""Margins of a panel in a page, in CSS pixels."""
 SHADES = 255
 NEARLY_WHITE = 250
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
@@ -242,9 +240,8 @@ def svg(name: str, width: int, height: int, panel: Panel) -> Markup:
     file = io.StringIO()
     with style():
         mpl.rcParams["svg.hashsalt"] = name
-        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-        size = (1 - (LEFT + RIGHT) / width, 1 - (BOTTOM + TOP) / height)
-        axes = figure.add_axes((LEFT / width, BOTTOM / height, *size))
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
         panel.draw(axes)
         axes.set_title(panel.title, color=COLOURS[panel.colour])
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

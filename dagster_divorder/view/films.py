@@ -1,13 +1,13 @@
-"""Films of how training reads the corpus: matplotlib's Agg draws the frames, and imageio-ffmpeg's ffmpeg encodes them.
+"""Films of how training reads the corpus: matplotlib draws the frames, and imageio-ffmpeg's ffmpeg encodes them.
 
-`ordering_frames`: the dataset moves from the original order into two other orders. Each bar is the dataset. Tokens left
-of the mark have been read, in the new order; dimmed tokens wait in the original order. `map_frames`: one map of the
+`ordering_film`: the dataset moves from the original order into two other orders. Each bar is the dataset. Tokens left
+of the mark have been read, in the new order; dimmed tokens wait in the original order. `map_film`: one map of the
 documents per order; a point lights up when its document is first read.
 
 Letters: C cells, tokens at even distances in an order, so that a document has cells in proportion to its tokens; P
 points on the map, K clusters.
-Guarantee: the same frames give the same file (one machine, one ffmpeg); one frame is in memory at a time.
-Cost: some 5 ms a frame, for any corpus, since cells and points are samples.
+Guarantee: the same films give the same files (one machine, one ffmpeg); one frame is in memory at a time.
+Cost: some 40 ms a frame, for any corpus, since cells and points are samples.
 Source: ordering_animation.mp4 and ordering_animation_umap.mp4 of Diversity-Ordered Training.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,16 +29,20 @@ from dagster_divorder.view.drawing import COLOURS, cluster_colours, cluster_row,
 
 WIDTH, HEIGHT, DPI = 1280, 720, 100
 """Pixels; the codec needs an even width and height."""
-CODEC_THREADS = 2
-"""Fixed, since the film's bytes depend on the number of threads."""
 COLUMNS, ROWS = 294, 24
-"""Squares of a bar, 4 x 8 pixels each; each shows a cell."""
+"""Squares of a bar; each shows a cell."""
 MAP = (374, 500)
 """Pixels of a map."""
 LEFT, RIGHT = 64, 1240
 """Ends of bars and maps, in pixels."""
 HOLD = 2
 """Seconds that the last frame stays."""
+CODEC = [
+    *("-vf", f"tpad=stop_mode=clone:stop_duration={HOLD}"),
+    *("-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"),
+    *("-threads", "2", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-movflags", "+faststart"),
+]
+"""Of ffmpeg. The film's bytes depend on the number of threads."""
 DIMMED, UNLIT, INK = 0.28, 227, 25
 TRAIL = 0.01
 """Share of the points that are marked: the last points read."""
@@ -47,47 +50,11 @@ TRAIL = 0.01
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 """RGB."""
-Frame = Callable[[NDArray[np.uint8]], object]
 
 
 def why_no_films() -> str | None:
     """How to install ffmpeg; None if it is installed."""
     return why_missing("imageio_ffmpeg")
-
-
-@contextmanager
-def film(path: Path, fps: int) -> Iterator[Frame]:
-    """Writes an .mp4; yields the function that takes each frame, uint8 (HEIGHT, WIDTH, 4), RGBA.
-
-    Players and browsers can show the film while it loads. The last frame stays for HOLD seconds.
-
-    Raises:
-        MissingPackageError: no ffmpeg is installed.
-        OSError: ffmpeg failed, for example on a full disk; carries ffmpeg's message.
-    """
-    command = [
-        *(load_extra("imageio_ffmpeg").get_ffmpeg_exe(), "-y", "-v", "error", "-nostdin"),
-        *("-f", "rawvideo", "-pix_fmt", "rgba", "-s", f"{WIDTH}x{HEIGHT}", "-r", str(fps), "-i", "-"),
-        *("-vf", f"tpad=stop_mode=clone:stop_duration={HOLD}"),
-        *("-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-pix_fmt", "yuv420p"),
-        *("-threads", str(CODEC_THREADS), "-fflags", "+bitexact", "-flags:v", "+bitexact"),
-        *("-movflags", "+faststart", str(path)),
-    ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None
-    frames, message = process.stdin, b""
-    try:
-        # A BrokenPipeError means that ffmpeg has ended; its message says why.
-        with suppress(BrokenPipeError):
-            yield lambda frame: frames.write(np.ascontiguousarray(frame).data)
-        _, message = process.communicate()
-    finally:
-        process.kill()  # no effect on an ended process
-        process.wait()
-    if process.returncode:
-        text = message.decode(errors="replace").strip()
-        number = errno.ENOSPC if "No space left" in text else errno.EIO
-        raise OSError(number, f"ffmpeg could not write the film: {text}")
 
 
 class FilmedCorpus(NamedTuple):
@@ -98,43 +65,61 @@ class FilmedCorpus(NamedTuple):
     output_label: str
 
 
-def _frames(
-    shown: FilmedCorpus,
-    title: str,
-    note: str,
-    corners: Mapping[str, tuple[int, int]],
-    pictures: Iterable[tuple[float, Sequence[Pixels]]],
-) -> Iterator[NDArray[np.uint8]]:
-    """Frames uint8 (HEIGHT, WIDTH, 4). corners: left and top pixel of each order's picture, by a key of
-    `charts.SERIES`. pictures: of each frame the share that is read, and each order's picture."""
-    import PIL.Image
-    import PIL.ImageDraw
-    import PIL.ImageFont
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import findfont
+class Film(NamedTuple):
+    """title, note: above the pictures. corners: left and top pixel of each order's picture, by a key of
+    `charts.SERIES`. size: of the pictures, in pixels. frames: of each the share that is read, and each order's
+    picture."""
 
+    title: str
+    note: str
+    corners: Mapping[str, tuple[int, int]]
+    size: tuple[int, int]
+    frames: Iterable[tuple[float, Sequence[Pixels]]]
+
+
+def write_film(
+    path: Path, film: Film, shown: FilmedCorpus, fps: int, advance: Callable[[int], object]
+) -> None:
+    """Writes an .mp4, which players and browsers can show while it loads. The last frame stays for HOLD seconds.
+    advance: is called after each frame.
+
+    Raises:
+        MissingPackageError: no ffmpeg is installed.
+        OSError: ffmpeg failed, for example on a full disk; carries ffmpeg's message.
+    """
+    import matplotlib as mpl
+    from matplotlib.animation import FFMpegWriter
+    from matplotlib.figure import Figure
+
+    wide, high = film.size[0] / WIDTH, film.size[1] / HEIGHT
+    program = load_extra("imageio_ffmpeg").get_ffmpeg_exe()
+    writer = FFMpegWriter(fps, "libx264", extra_args=CODEC)
     with style():
+        mpl.rcParams["animation.ffmpeg_path"] = program
         figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor="white")
-        figure.text(LEFT / WIDTH, 0.935, title, size=20, weight="bold")
-        figure.text(LEFT / WIDTH, 0.9, note, size=12, color=COLOURS["muted"])
+        figure.text(LEFT / WIDTH, 0.935, film.title, size=20, weight="bold")
+        figure.text(LEFT / WIDTH, 0.9, film.note, size=12, color=COLOURS["muted"])
         figure.text(RIGHT / WIDTH, 0.015, shown.output_label, size=11, color=COLOURS["muted"], ha="right")
+        read = figure.text(RIGHT / WIDTH, 0.935, "", size=15, weight="bold", ha="right")
         cluster_row(figure, drawable(shown.names), shown.sizes, (LEFT / WIDTH, 0.86))
-        for order, (left, top) in corners.items():
+        images = []
+        for order, (left, top) in film.corners.items():
             name, colour = SERIES[order].name, COLOURS[SERIES[order].colour]
-            place = left / WIDTH, 1 - (top - 12) / HEIGHT
-            figure.text(*place, name, size=14, weight="bold", color=colour)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-    # What stays is drawn once.
-    still = PIL.Image.fromarray(np.asarray(canvas.buffer_rgba()))
-    font = PIL.ImageFont.truetype(findfont("DejaVu Sans:bold"), 21)
-    for share, of_orders in pictures:
-        frame = still.copy()
-        for picture, corner in zip(of_orders, corners.values(), strict=True):
-            frame.paste(PIL.Image.fromarray(picture), corner)
-        PIL.ImageDraw.Draw(frame).text((RIGHT, 47), f"{share:.0%} read", COLOURS["ink"], font, anchor="rs")
-        yield np.asarray(frame)
+            figure.text(left / WIDTH, 1 - (top - 12) / HEIGHT, name, size=14, weight="bold", color=colour)
+            axes = figure.add_axes((left / WIDTH, 1 - top / HEIGHT - high, wide, high))
+            axes.set_axis_off()
+            images.append(axes.imshow(np.zeros((1, 1, 3), np.uint8), aspect="auto", interpolation="nearest"))
+        try:
+            with writer.saving(figure, str(path), DPI):
+                for share, pictures in film.frames:
+                    read.set_text(f"{share:.0%} read")
+                    for image, picture in zip(images, pictures, strict=True):
+                        image.set_data(picture)
+                    writer.grab_frame()
+                    advance(1)
+        except subprocess.CalledProcessError as error:
+            number = errno.ENOSPC if "No space left" in error.stderr else errno.EIO
+            raise OSError(number, f"ffmpeg could not write the film: {error.stderr.strip()}") from error
 
 
 def sample_cells(
@@ -157,10 +142,8 @@ def migrated(place: Ints, read: int) -> Ints:
     return np.concatenate([np.arange(read), read + np.argsort(place[read:], kind="stable")])
 
 
-def ordering_frames(
-    orders: Mapping[str, tuple[Ints, Ints]], shown: FilmedCorpus, *, count: int
-) -> Iterator[NDArray[np.uint8]]:
-    """Frames of `_frames`. orders: two orders of the same tokens by name, as `sample_cells` gives them."""
+def ordering_film(orders: Mapping[str, tuple[Ints, Ints]], shown: FilmedCorpus, *, count: int) -> Film:
+    """A film of `count` frames. orders: two orders of the same tokens by name, as `sample_cells` gives them."""
     colours = 255 * cluster_colours(len(shown.sizes))
 
     def bar(clusters: Ints, place: Ints, share: float) -> Pixels:
@@ -171,14 +154,14 @@ def ordering_frames(
             cells[read:] = 255 - DIMMED * (255 - cells[read:])
         picture = cells.astype(np.uint8).reshape(COLUMNS, ROWS, 3).swapaxes(0, 1)
         picture[:, min(int(share * COLUMNS), COLUMNS - 1)] = INK
-        return picture.repeat(8, axis=0).repeat(4, axis=1)
+        return picture
 
-    return _frames(
-        shown,
+    return Film(
         "From the original order into training sequences",
         "left of the mark: what has been read; dimmed: what waits, in the original order; each square: a part of the "
         "dataset, coloured by its cluster",
         {name: (LEFT, 190 + 266 * at) for at, name in enumerate(orders)},
+        (RIGHT - LEFT, 8 * ROWS),
         (
             (share, [bar(*cells, share) for cells in orders.values()])
             for share in np.linspace(0, 1, count).tolist()
@@ -186,16 +169,16 @@ def ordering_frames(
     )
 
 
-def map_frames(
+def map_film(
     points: NDArray[np.floating],
     labels: NDArray[np.integer],
     orders: Mapping[str, NDArray[np.integer]],
     shown: FilmedCorpus,
     *,
     count: int,
-) -> Iterator[NDArray[np.uint8]]:
-    """Frames of `_frames`. points: places on the map, float (P, 2). labels: each point's cluster, int (P,). orders: by
-    name, the points in reading order, int (P,)."""
+) -> Film:
+    """A film of `count` frames. points: places on the map, float (P, 2). labels: each point's cluster, int (P,).
+    orders: by name, the points in reading order, int (P,)."""
     colours, side = (255 * cluster_colours(len(shown.sizes)))[labels], 1 if len(points) > 5_000 else 2
     # Shares of the picture, the margin that a point needs aside.
     low, high = (points.min(axis=0), points.max(axis=0)) if len(points) else (0.0, 1.0)
@@ -223,10 +206,10 @@ def map_frames(
             yield share, marked
 
     step = (RIGHT - LEFT + 26) // 3
-    return _frames(
-        shown,
+    return Film(
         "Which documents are read when",
         "each point: a document, near those like it, coloured once it has been read; dark: the last ones",
         {name: (LEFT + at * step, 170) for at, name in enumerate(orders)},
+        MAP,
         pictures(),
     )

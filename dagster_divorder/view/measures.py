@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dagster_divorder.core.measure import WINDOWS, Stationarity
-from dagster_divorder.core.measure.shuffling_check import SEAM
+from dagster_divorder.core.measure import Stationarity
 from dagster_divorder.units import BATCHES
 from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points
 
@@ -122,31 +121,6 @@ MEASURES = {
 """By the names of the summary and of the strategies' comparison; see `measures`."""
 SUMMARY = tuple(name for name, measure in MEASURES.items() if measure.path and TRAIT not in name)
 """Measures of the summary, behind those of traits."""
-_DISTINCT = {
-    "mean": ("different values in one training sequence", "more"),
-    "least": ("values in the sequence with the fewest", "more"),
-    "spread": ("standard deviation over sequences", "less"),
-}
-OTHERS = (
-    Measure(f"{TV_OF}{TRAIT}, worst", "the same of the worst batch", ("batch_tv", TRAIT, "worst"), "%"),
-    *(
-        Measure(f"share error of {TRAIT}, {window}, {name}", meaning, (*path, TRAIT, name), "points")
-        for window, path, meaning in (
-            *(
-                (window, ("windows", window), f"the largest error of a value's share, any {window}")
-                for window in WINDOWS
-            ),
-            (SEAM, ("seam",), "the same, across the end of an epoch and the beginning of the next"),
-        )
-        for name in ("mean", "worst")
-    ),
-    *(
-        Measure(f"values of {TRAIT} in a sequence, {name}", meaning, ("distinct", TRAIT, name), better=better)
-        for name, (meaning, better) in _DISTINCT.items()
-    ),
-    Measure("prefix deviation, worst", "the same at its worst", ("prefix", "worst"), "tokens", decimals=None),
-)
-"""Measures that only the full table has."""
 
 
 def followed(traits: Sequence[str]) -> tuple[str, ...]:
@@ -171,27 +145,6 @@ def summary_row(order: str, figures: Figures, traits: Sequence[str]) -> dict[str
     comes first."""
     names = [of_traits + trait for trait in traits for of_traits in (TV_OF, SHARE_OF)] + [*SUMMARY]
     return {"order": order, **{name: measure.figure(figures) for name, measure in measures(names).items()}}
-
-
-def full_table(metrics: Mapping[str, Figures]) -> list[dict[str, Any]]:
-    """Every measure of every order, a row each, with its unit, direction and meaning. metrics: by order."""
-    traits = [*next(iter(metrics.values()))["batch_tv"]]
-    each = [
-        of
-        for measure in (*MEASURES.values(), *OTHERS)
-        if measure.path
-        for of in ([measure.of_trait(trait) for trait in traits] if TRAIT in measure.path else [measure])
-    ]
-    return [
-        {
-            "measure": measure.name,
-            "unit": measure.unit,
-            "better": measure.better,
-            **{name: measure.in_unit(measure.figure(figures)) for name, figures in metrics.items()},
-            "about": measure.meaning,
-        }
-        for measure in each
-    ]
 
 
 def drift_columns(drift: Stationarity | None) -> dict[str, Any]:

@@ -9,10 +9,9 @@ Diversity-Ordered Training.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,19 +119,6 @@ def mixes_along(
         return sheet(charts_of, note=f"{note}; from left to right: position in the table, %", width=1200)
 
 
-def k_calibration(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The silhouette against the number of clusters, 1200 pixels wide; rows: see `charts.silhouette`."""
-    (recommended,) = (row["k"] for row in rows if row["recommended"])
-    title = "mean silhouette over the documents, cosine, by number of clusters"
-    panel = Panel(title, partial(charts.silhouette, rows=rows))
-    return sheet_picture(
-        [Chart([panel], across=1, height=315)],
-        f"{recommended:,} clusters recommended",
-        "the highest number with a silhouette close to the best (grey)",
-        width=1200,
-    )
-
-
 def cluster_map(
     title: str,
     note: str,
@@ -199,36 +185,3 @@ def contingency(
     note = f"{note}\nthe darker, the more of the {spaces[0]} cluster's documents{more}"
     chart = Chart([Panel("", draw)], across=1, height=700)
     return sheet_picture([chart], "Which clusters are the same in both spaces", note, width=1400)
-
-
-def training_evidence(summary: Mapping[str, Any]) -> bytes:
-    """Effects of orders on small models, 1600 pixels wide: loss curves, the seam between epochs enlarged, held-out
-    differences with their intervals, and stable ranks of the gradients by matrix.
-
-    summary: of `stages.evidence.training_evidence`.
-    """
-    orders, sources = summary["orders"], summary["sources"]
-    facts = (
-        f"{summary['weights']:,} weights · {summary['epochs']} epochs of "
-        f"{summary['steps']:,} steps of {summary['batch']:,} × {summary['length']:,} tokens · "
-        f"{summary['seeds']} seeds"
-    )
-    losses = partial(charts.training_losses, orders=orders, epochs=summary["epochs"])
-    panels = [Panel("training loss, nats a token, mean over seeds", losses)]
-    if summary["epochs"] > 1:
-        seam = partial(charts.around_seam, orders=orders, figure="norms around the seam")
-        panels.append(Panel("norm of the gradient around the seam", seam))
-    heldout = partial(charts.heldout_differences, rows=orders, sources=sources)
-    panels += [
-        Panel("held-out loss less shuffled; bars: 95 % intervals over seeds", heldout),
-        Panel(
-            "stable rank of gradients less shuffled, at the end of training",
-            partial(charts.stable_ranks, layers=summary["layers"]),
-        ),
-    ]
-    note = "\n".join([facts, *(textwrap.fill(sentence, 150) for sentence in summary["verdict"])])
-    return sheet_picture(
-        [Chart(panels, across=2, height=330)],
-        "The same tokens in several orders",
-        note,
-    )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.measure import vendi as module
-from dagster_divorder.core.measure.vendi import each_block, gram, vendi, vendi_of_groups
+from dagster_divorder.core.measure.vendi import each_block, gram, vendi
 from tests.conftest import examples
 from tests.twins import vendi as twin
 
@@ -53,18 +53,6 @@ def test_its_extremes() -> None:
     zeros = np.concatenate([np.eye(5, dtype=np.float32), np.zeros((3, 5), np.float32)])
     assert vendi(gram(zeros, np.arange(8))) == pytest.approx(5)
     assert vendi(gram(zeros, np.arange(5, 8))) == 1
-
-
-@quick
-@given(seeds, st.integers(2, 60), st.integers(2, 4))
-def test_sums_of_groups_tell_what_vectors_tell(seed: int, count: int, groups: int) -> None:
-    vectors = unit(seed, count, 5)
-    codes = np.random.default_rng(seed).integers(0, groups, count)
-    alone, without = vendi_of_groups(vectors, np.arange(count), codes, groups)
-    for group in range(groups):
-        inside, outside = np.flatnonzero(codes == group), np.flatnonzero(codes != group)
-        assert alone[group] == pytest.approx(vendi(gram(vectors, inside)), rel=1e-5)
-        assert without[group] == pytest.approx(vendi(gram(vectors, outside)), rel=1e-5)
 
 
 def test_blocks_come_in_order_and_bytes_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_jobs_hold_all_that_they_need_and_no_more(load: Load, config: Path) -> N
     defs = load()
     settings = load_settings(config)
     assert assets_of(defs, "curate") == assets_needed(settings)
-    evidence = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison", "set_diversity")
+    evidence = ("k_calibration", "ari_comparison", "cluster_map", "strategy_comparison")
     explored = assets_of(defs, "explore")
     assert explored == assets_needed(settings, *evidence)
     assert "curated_output" not in explored

@@ -79,7 +79,7 @@ def test_the_command_runs_in_the_instance_of_the_home(
     assert json.loads(capsys.readouterr().out)["corpus"]["records"] == 120
     made = materialised(home)
     assert {"raw_docs", "clusters", "curated_output"} <= made.keys()
-    assert made.keys().isdisjoint({"k_calibration", "set_diversity", "strategy_comparison"})
+    assert made.keys().isdisjoint({"k_calibration", "strategy_comparison"})
     # A stage without an asset is made by the asset that it belongs to.
     assert main(["run", "cluster_names"]) == 0
     write_jsonl(config.parent / "docs.jsonl", topic_records(31))

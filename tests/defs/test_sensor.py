@@ -152,14 +152,14 @@ def test_at_night_what_was_made_before_is_brought_up_to_date(
 
     assert night() == "nothing was made under these settings yet"
     curated = {stage for stage in GRAPH.needed(settings) if GRAPH[stage].asset}
-    made(*curated, "set_diversity")
+    made(*curated, "strategy_comparison")
     assert "up to date" in str(night())
     append(config)
-    assert night() == curated | {"set_diversity"}
+    assert night() == curated | {"strategy_comparison"}
     # As the sensor's run does.
     made(*curated)
-    assert night() == curated | {"set_diversity"}
-    made("set_diversity")
+    assert night() == curated | {"strategy_comparison"}
+    made("strategy_comparison")
     assert "up to date" in str(night())
     # Other settings are the user's to apply.
     append(config)

@@ -128,7 +128,7 @@ def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.Capt
         receipt = run.receipt(stage)
         for name, value in result_metadata(GRAPH[stage].show(run, receipt), receipt.figures).items():
             assert_none_shows(str(value), (stage, name))
-    stages = ("k_calibration", "ari_comparison", "cluster_map", "set_diversity", "subset_selection")
+    stages = ("k_calibration", "ari_comparison", "cluster_map", "subset_selection")
     for command in (["summary", "--details"], ["summary", *stages]):
         assert main(["--config", str(folder / "divorder.toml"), *command]) == 0
         printed = capsys.readouterr()

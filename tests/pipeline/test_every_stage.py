@@ -234,8 +234,7 @@ class History:
 
     @cached_property
     def from_scratch(self) -> dict[str, set[str]]:
-        """Results of the appended corpus, all made at once by the fits that were there. Those of `set_diversity`, which
-        adds to sums, are the same to within rounding."""
+        """Results of the appended corpus, all made at once by the fits that were there."""
         self.restore("appended")
         consumed = LAST_OUTPUT if self.settings.order.frozen_tokens else ()
         for folder in (self.folder / "store" / "stages").iterdir():
@@ -324,7 +323,7 @@ def test_an_append_makes_what_the_plan_says(history: History, stage: str) -> Non
 
 
 # The key of vectors of one's own names those that there were first.
-@of_kind(PerDocument, WholeCorpus, but=(*TIMED, "set_diversity", "external_embeddings"))
+@of_kind(PerDocument, WholeCorpus, but=(*TIMED, "external_embeddings"))
 def test_an_append_comes_to_what_a_run_of_all_comes_to(history: History, stage: str) -> None:
     assert history.appended
     kept = {name for name in history.appended_results[stage] if name in history.from_scratch[stage]}

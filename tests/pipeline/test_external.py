@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
-from dagster_divorder.corpus.vectors import Block, VectorFile
+from dagster_divorder.corpus.vectors import VectorFile
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.store.ids import hex_ids
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
@@ -90,7 +87,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     np.save(corpus.path, vectors.astype(np.float64) * 1e200)
     made = corpus.run()
     report = made["external_embeddings"].figures
-    assert (report["dim"], report["dtype"], report["keyed_by"]) == (DIMS, "float64", "row")
+    assert (report["dim"], report["dtype"]) == (DIMS, "float64")
     assert report["rows"] == 64
     expected = unit(vectors)
     expected[60:] = expected[:4]
@@ -141,40 +138,6 @@ def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
     assert corpus.read()["read"] == "the vectors have 7 dims now, not 6"
 
 
-def parquet(corpus: Corpus, vectors: np.ndarray, order: np.ndarray, **keys: list[Any]) -> Path:
-    table = pa.table({**keys, "vector": list(vectors)})
-    pq.write_table(table.take(pa.array(order)), corpus.folder / "vectors.parquet", row_group_size=10)
-    return corpus.folder / "vectors.parquet"
-
-
-def test_parquet_in_any_order_is_the_same_as_npy(corpus: Corpus) -> None:
-    texts = [*TEXTS, *TEXTS[:4]]
-    corpus.write(texts)
-    made = corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
-    documents = load_results(corpus.folder / "store").documents
-    keys = documents["record_id"].tolist()
-    order = np.random.default_rng(0).permutation(64)
-    path = parquet(corpus, vectors_of(texts), order, record_id=keys)
-    same = corpus.run(*READ, embedding={"path": path})["external_embeddings"]
-    assert (same.key, same.figures["new_documents"]) == (made["external_embeddings"].key, 0)
-    fresh = corpus.run(*READ, embedding={"path": path}, store={"path": corpus.folder / "fresh"})
-    assert fresh["external_embeddings"].key == same.key
-    assert fresh["external_embeddings"].figures["keyed_by"] == "record_id"
-    store = LocalStore(corpus.folder / "fresh")
-    view = View.load(store, fresh["raw_docs"].files["view"])
-    found = StageFiles(store, "external_embeddings", same.key).column(view.fragments, "vectors")
-    assert np.array_equal(found, corpus.stored(made["external_embeddings"], made["raw_docs"]))
-
-
-def test_vectors_of_documents_that_are_not_in_the_input_are_counted(corpus: Corpus) -> None:
-    corpus.write([*TEXTS, "gone"])
-    corpus.run(*GRAPH.needed(corpus.settings(), "greedy_order"))
-    keys = load_results(corpus.folder / "store").documents["record_id"].tolist()
-    path = parquet(corpus, vectors_of([*TEXTS, "gone", "never"]), np.arange(62), record_id=[*keys, "f" * 32])
-    corpus.write(TEXTS)
-    assert corpus.read(embedding={"path": path})["rows_of_no_document"] == 2
-
-
 # What is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -211,27 +174,13 @@ def test_what_is_not_finite_is_refused_by_row_and_column(corpus: Corpus, bad: fl
     assert f"row 33 (counted from 0) holds {bad} in column 2; expected finite numbers" in refused(corpus)
 
 
-def test_parquet_rows_that_cannot_be_placed(corpus: Corpus) -> None:
-    corpus.write(TEXTS)
-    run_all(corpus.settings(), Silent(), ["raw_docs"])
-    run = open_run(corpus.settings())
-    ids = hex_ids(run.records.ids(run.view.fragments))
-    rows = [*range(58), 3, 58]
-    twice = parquet(corpus, vectors_of(TEXTS), np.arange(60), record_id=[ids[row] for row in rows])
-    message = refused(corpus, embedding={"path": twice})
-    assert f"rows 3 and 58 have the same record_id ('{ids[3]}') and different vectors" in message
-    some = parquet(corpus, vectors_of(TEXTS), np.arange(58), record_id=ids)
-    message = refused(corpus, embedding={"path": some})
-    assert f"has no vector for 2 of 60 records, the first is 'record_id {ids[58]}'" in message
-
-
 def test_a_file_that_changes_while_it_is_read_is_refused(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus.write(TEXTS)
     blocks = VectorFile.blocks
 
-    def change(file: VectorFile) -> Iterator[Block]:
+    def change(file: VectorFile) -> Iterator[tuple[int, np.ndarray]]:
         yield from blocks(file)
         np.save(corpus.path, vectors_of(TEXTS, model=1))
 

@@ -76,7 +76,7 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert "divorder run --refit model" in warning
     assert f"cutting lengths and numeric fields into bins ({reason})" in notes.said
     assert receipts["clusters"].figures["fitted"] == reason
-    assert "divorder run --refit cluster_map" in receipts["cluster_map"].figures["note"]
+    assert receipts["cluster_map"].figures["fitted"] == "100% of the documents have changed since"
     # Said in every run, until it is asked for.
     again_notes = Notes()
     again = run_all(settings, again_notes, stages)

@@ -189,7 +189,7 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
     chosen = settings.model_copy(update={"selection": selection})
     # Sums of gradients grow with the square of their dims.
     with patch.object(gradient_embeddings, "DIMS", 8):
-        make(chosen, GRAPH.needed(chosen, "set_diversity"))
+        make(chosen, GRAPH.needed(chosen, "subset_selection"))
     followed = settings.model_copy(update={"curriculum": Curriculum(score="score")})
     make(followed, GRAPH.needed(followed, "scores"))
     return {

@@ -71,7 +71,7 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert shown["bytes"] == (settings.output.path / PAGE).stat().st_size < 1_000_000
     assert shown["check"] in " ".join(page.text.split())
     topics = {"k_calibration", "ari_comparison", "cluster_map"}
-    assert set(shown["missing"]) == {*topics, "strategy_comparison", "set_diversity"}
+    assert set(shown["missing"]) == {*topics, "strategy_comparison"}
     headings = [section["aria-labelledby"].removesuffix("-title") for section in page.all("section")]
     assert headings == [
         *("before-and-after", "along", "windows", "drift", "clusters", "run"),

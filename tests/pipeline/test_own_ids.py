@@ -1,9 +1,9 @@
-"""The user's own ids (`input.id_field`): where they are shown, what they leave alone, and vectors joined by them."""
+"""The user's own ids (`input.id_field`): where they are shown, and what they leave alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
@@ -26,7 +25,6 @@ from tests.conftest import Notes, topic_records, write_jsonl
 
 Make = Callable[..., Settings]
 READ = ("raw_docs", "ids")
-JOINED = (*READ, "external_embeddings")
 
 
 def with_ids(per_topic: int = 15) -> list[dict[str, Any]]:
@@ -128,73 +126,3 @@ def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_setting
     figures = run_all(make_settings(input={"id_field": "id"}), notes, READ)["ids"].figures
     assert (figures["records_without_id"], figures["repeated_ids"]) == (2, 1)
     assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes.said
-
-
-# Vectors joined by them ----------------------------------------------------------------------------------------------
-
-
-class Joined:
-    """Records with ids in a field, and a Parquet file of their vectors."""
-
-    def __init__(self, folder: Path, make: Make) -> None:
-        self.file = folder / "vectors.parquet"
-        self.records, self.folder, self.make = with_ids(), folder, make
-        self.ids: list[Any] = [record["id"] for record in self.records]
-        self.vectors = np.random.default_rng(0).normal(size=(len(self.ids), 4)).astype(np.float32)
-
-    def settings(self, **sections: Any) -> Settings:
-        write_json(self.folder / "docs.jsonl", self.records)
-        order = np.random.default_rng(1).permutation(len(self.ids))
-        rows = {"id": self.ids, "record_id": ["no hash"] * len(self.ids), "vector": list(self.vectors)}
-        pq.write_table(pa.table(rows).take(pa.array(order)), self.file)
-        embedding = {"kind": "external", "path": self.file}
-        return self.make(input={"id_field": "id"}, embedding=embedding, **sections)
-
-    def refused(self) -> str:
-        with pytest.raises(InputError) as error:
-            run_all(self.settings(), Silent(), JOINED)
-        return str(error.value)
-
-
-@pytest.fixture
-def joined(tmp_path: Path, make_settings: Make) -> Joined:
-    return Joined(tmp_path, make_settings)
-
-
-@pytest.mark.parametrize("ids", [None, range(BIG, BIG + 60)])
-def test_vectors_are_joined_by_ids(joined: Joined, ids: Sequence[Any] | None) -> None:
-    if ids:
-        joined.ids = list(ids)
-        joined.records = [{**of, "id": int(own)} for of, own in zip(joined.records, joined.ids, strict=True)]
-    settings = joined.settings()
-    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"all"}
-    made = run_all(settings, Silent(), JOINED)["external_embeddings"]
-    assert made.figures["keyed_by"] == "id"
-    run = open_run(settings)
-    found = run.column("external_embeddings", "vectors")
-    np.testing.assert_allclose(
-        found, joined.vectors / np.linalg.norm(joined.vectors, axis=1, keepdims=True), rtol=1e-5
-    )
-    again = run_all(settings, Silent(), JOINED)["external_embeddings"]
-    assert (again.key, again.figures["new_documents"]) == (made.key, 0)
-
-
-def test_ids_that_lack_a_vector_are_named(joined: Joined) -> None:
-    joined.ids[5] = "doc-x"
-    assert "no vector for 1 of 60 records, the first is 'doc-5'" in joined.refused()
-    joined.records[5]["id"] = None
-    assert "the first is 'record_id " in joined.refused()
-
-
-def test_ids_that_are_no_key_are_named(joined: Joined) -> None:
-    joined.records.append(joined.records[0])  # a record that comes twice has one vector
-    assert run_all(joined.settings(), Silent(), JOINED)["ids"].figures["repeated_ids"] == 1
-    joined.records[5]["id"] = joined.records[9]["id"] = "doc-2"
-    said = "joined by 'id', but 2 records share their id with a record of another text, the first 'doc-2'"
-    assert said in joined.refused()
-    joined.records = with_ids()
-    joined.ids.append("doc-4")
-    joined.vectors = np.concatenate([joined.vectors, joined.vectors[:1]])
-    assert "have the same id ('doc-4') and different vectors" in joined.refused()
-    joined.ids = [float(at) for at in range(61)]
-    assert "the column 'id' has type double; expected strings or whole numbers" in joined.refused()

@@ -18,7 +18,6 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.measure.set_diversity import load_groups
 from dagster_divorder.stages.mix.subset_selection import load_choices
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_repeats import OPINIONS
@@ -89,33 +88,6 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     findings = run_checks(GRAPH, settings)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
-
-
-@pytest.mark.slow
-def test_the_diversity_of_parts(corpus: Path, make_settings: Make) -> None:
-    settings = selecting(make_settings, corpus, tokens=2_000)
-    settings = settings.model_copy(
-        update={
-            "input": settings.input.model_copy(update={"source_field": "source"}),
-            "sequence": settings.sequence.model_copy(update={"length": 64, "batch": 2}),
-        }
-    )
-    run = ran(settings, "greedy_order", "set_diversity")
-    documents = load_results(settings).documents
-    vectors = load_results(settings.store.path).gradients
-    first = ~documents.doc_id.duplicated()
-    rows = {(row["of"], row["value"]): row for row in load_groups(run)}
-
-    def score(mask: Any) -> float:
-        return vendi(gram(vectors, np.flatnonzero(mask & first)))
-
-    assert rows["corpus", "all"]["vendi"] == pytest.approx(score(first), abs=2e-4)
-    assert rows["corpus", "chosen"]["vendi"] == pytest.approx(score(documents.repeats > 0), abs=2e-4)
-    for source in documents.source.unique():
-        row = rows["source", source]
-        assert row["vendi"] == pytest.approx(score(documents.source == source), abs=2e-4)
-        assert row["all without it"] == pytest.approx(score(documents.source != source), abs=2e-4)
-    assert rows["cluster", "0"]["vendi"] == pytest.approx(score(documents.cluster == 0), abs=2e-4)
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from dagster_divorder.core.evidence.training_evidence import (
     verdict,
 )
 from dagster_divorder.stages.evidence.training_evidence import evidence_tables
-from dagster_divorder.view.pictures import training_evidence
+from dagster_divorder.view import charts
+from dagster_divorder.view.drawing import sheet_picture
 
 HOSTILE = "<script>alert(1)</script>"
 STEPS = 40
@@ -72,7 +73,7 @@ def summary(
     "given",
     [{}, {"seeds": 1}, {"failed": "curated"}, {"orders": ("random_sequences", "curated")}],
 )
-def test_the_tables_and_the_picture_say_what_there_is(given: dict[str, Any]) -> None:
+def test_the_tables_and_the_chart_say_what_there_is(given: dict[str, Any]) -> None:
     from PIL import Image
 
     of = summary(**given)
@@ -85,7 +86,9 @@ def test_the_tables_and_the_picture_say_what_there_is(given: dict[str, Any]) -> 
         for name in set(row) - {"figure; less shuffled", given.get("failed")}:
             assert (" to " in row[name]) == (of["seeds"] > 1), name
     assert [row["source"] for row in tables["sources"]] == ["wiki", HOSTILE]
-    assert Image.open(io.BytesIO(training_evidence(of))).width == 1600
+    chart = charts.trainings(of)
+    assert len(chart.panels) == 4
+    assert Image.open(io.BytesIO(sheet_picture([chart]))).width == 1600
 
 
 def test_stars_are_of_differences_beyond_noise() -> None:

@@ -11,7 +11,6 @@ from dagster_divorder.view.measures import (
     SUMMARY,
     beside_shuffled,
     definitions,
-    full_table,
     in_short,
     measures,
     summary_row,
@@ -69,8 +68,3 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
         == "prefix deviation, mean: distance of everything read so far from the corpus's mix"
     )
     assert all(len(line) <= 100 for line in definitions(beside_shuffled(row, row)))
-    # Every measure of every trait, without those that come from elsewhere.
-    table = {line["measure"]: line for line in full_table({"original": figures})}
-    assert {"batch TV of of batches, worst", "share error of cluster, sequence, mean"} <= set(table)
-    assert table["values of cluster in a sequence, least"]["original"] == 1
-    assert "features that drift" not in table

@@ -9,6 +9,7 @@ from functools import partial
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
@@ -67,17 +68,6 @@ def contingency(clusters: int) -> bytes:
     return pictures.contingency(table, names, names[::-1], "$5 is no formula, and ARI 0.2")
 
 
-def k_calibration(
-    tried: tuple[int, ...] = (5, 10, 30, 100), silhouettes: tuple[float, ...] = (0.1, 0.2, 0.19, 0.1)
-) -> bytes:
-    return pictures.k_calibration(
-        [
-            {"k": k, "silhouette": silhouette, "recommended": at == len(tried) // 2}
-            for at, (k, silhouette) in enumerate(zip(tried, silhouettes, strict=True))
-        ]
-    )
-
-
 PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
     "cluster map": (
         cluster_map,
@@ -85,14 +75,6 @@ PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
         {"400 clusters": (2000, 400), "one": (1, 1)},
     ),
     "contingency": (contingency, 1400, {"one cluster": (1,), "many pairs": (3 * PAIRS,)}),
-    "k_calibration": (
-        k_calibration,
-        1200,
-        {
-            "one value": ((7,), (0.0,)),
-            "many values": (tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))),
-        },
-    ),
     "ordering comparison": (
         ordering_comparison,
         1600,
@@ -187,14 +169,23 @@ def test_a_bar_shows_each_share_to_a_pixel_and_the_whole_behind_a_gap() -> None:
     assert axes.images[0].get_interpolation() == "none"
 
 
-def test_the_recommended_number_is_marked_and_labels_do_not_touch(drawn: Callable[..., Figure]) -> None:
-    figure = drawn(k_calibration)
-    (axes,) = figure.axes
-    assert "30 clusters recommended" in texts_of(figure)
+def test_the_recommended_number_is_marked_and_labels_do_not_touch() -> None:
+    def drawn(tried: range | tuple[int, ...], silhouettes: list[float]) -> Axes:
+        rows = [
+            {"k": k, "silhouette": silhouette, "recommended": at == len(tried) // 2}
+            for at, (k, silhouette) in enumerate(zip(tried, silhouettes, strict=True))
+        ]
+        axes, (panel,) = Figure().add_subplot(), charts.calibration(rows).panels
+        panel.draw(axes)
+        assert panel.title == f"{tried[len(tried) // 2]} clusters recommended"
+        return axes
+
+    axes = drawn((5, 10, 30, 100), [0.1, 0.2, 0.19, 0.1])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["5", "10", "30", "100"]
     assert any(list(line.get_xdata()) == [2, 2] for line in axes.lines)
-    many = drawn(lambda: k_calibration(tuple(range(2, 300)), tuple(np.linspace(0.3, 0, 298))))
-    assert 5 < len(many.axes[0].get_xticks()) <= charts.TICKS
+    many = drawn(range(2, 300), np.linspace(0.3, 0, 298).tolist())
+    assert 5 < len(many.get_xticks()) <= charts.TICKS
+    assert len(drawn((7,), [0.0]).get_xticks()) == 1
 
 
 def test_a_map_has_its_clusters_numbers_beside_their_names_and_sizes(drawn: Callable[..., Figure]) -> None:

@@ -136,8 +136,8 @@ def _passes(ours: Figures, shuffled: Figures, window: str) -> bool:
 
 
 def findings(ours: Figures, shuffled: Figures, traits: Iterable[str]) -> list[str]:
-    """Sentences on the sequences in order that a summary adds: the errors of each trait along training, the seam, the
-    mix behind what stays, the distance from a schedule. ours: also with `trait_errors`, `mixes`, `off_schedule`
+    """Sentences on the sequences in order that a summary adds: the errors of each trait along training, the seam,
+    the distance from a schedule. ours: also with `trait_errors`, `off_schedule`
     (`stages.measure.diversity_metrics.load_metrics`)."""
     sentences, across = [], []
     for trait in traits:
@@ -159,10 +159,6 @@ def findings(ours: Figures, shuffled: Figures, traits: Iterable[str]) -> list[st
             pair = [f"{100 * order['seam'][trait]['worst']:.2f}" for order in (ours, shuffled)]
             across.append(f"{SEAM}, share error of {trait}, worst: {pair[0]} points, {pair[1]} shuffled")
     sentences += across
-    if (mixes := ours.get("mixes")) and "next" in mixes:
-        pairs = zip(mixes["values"], mixes["next"], strict=True)
-        shares = ", ".join(f"{value} {100 * share:.1f} %" for value, share in pairs)
-        sentences.append(f"the first batch after the frozen part has, by {mixes['trait']}: {shares}")
     if off := ours.get("off_schedule"):
         sentences.append(
             f"the mean rank of a batch is {off['achieved']:.3f} from the schedule, {off['shuffled']:.3f} shuffled"

@@ -1,7 +1,6 @@
 """The Vendi score: the effective number of different vectors in a set, from the Gram matrix of unit vectors.
 
-Letters: N vectors, D dims, n selected rows, G groups (sources, clusters, ...). Vectors have length 1; zero vectors add
-nothing.
+Letters: N vectors, D dims, n selected rows. Vectors have length 1; zero vectors add nothing.
 
 Vendi(w) = exp(-sum_j l_j ln l_j), l the eigenvalues of the D x D matrix sum_i w_i z_i z_i', over its trace. They equal
 the nonzero eigenvalues of the N x N kernel sqrt(w_i w_j) z_i'z_j, so no pairs are compared. The score is 1 if all
@@ -9,7 +8,7 @@ vectors are equal up to sign, and at most D. For gradients of a model's loss it 
 
 Guarantee: the same bytes for the same rows in the same order and any number of threads, as float64 sums of blocks are
 added in order.
-Cost: N D^2 multiplications for the sums, D^3 for a score; 2 blocks of BLOCK numbers a thread, 8 D^2 bytes a group.
+Cost: N D^2 multiplications for the sums, D^3 for a score; 2 blocks of BLOCK numbers a thread, 8 D^2 bytes.
 Sources: Friedman and Dieng 2022 (Vendi); Jung et al. 2025 (G-Vendi, and the Gram matrix in place of the kernel).
 Known weakness: the score is at most the size of the set, so only sets of similar size compare.
 """
@@ -101,11 +100,3 @@ def entropy(values: Floats) -> float:
 def vendi(gram: Floats) -> float:
     """The Vendi score of a Gram matrix (D, D); 1 without vectors."""
     return float(np.exp(entropy(spectrum(gram)[0])))
-
-
-def vendi_of_groups(vectors: Vectors, rows: Rows, codes: NDArray[np.integer], groups: int) -> list[Floats]:
-    """Scores float64 (G,) of each group of rows, and of all rows without it. codes: int (n,), by row, in [0, groups).
-    Holds the sums of all groups, G D^2 numbers."""
-    grams = np.stack([gram(vectors, rows[codes == group]) for group in range(groups)])
-    without = [np.delete(grams, group, axis=0).sum(axis=0) for group in range(groups)]
-    return [np.array([vendi(one) for one in each]) for each in (grams, without)]

@@ -55,7 +55,6 @@ def compare(
     """
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-    from sklearn.metrics.pairwise import paired_cosine_distances
 
     if len(first) != len(second):
         raise InputError(
@@ -78,13 +77,7 @@ def compare(
         "nmi": float(normalized_mutual_info_score(*labels)),
         "matched_documents": float(table[tuple(pairs)].sum() / len(first)),
         "measured_documents": len(first),
-        "document_cosine": None,
     }
-    if first.shape == second.shape:
-        cosines = 1 - paired_cosine_distances(first, second)
-        figures["document_cosine"] = {
-            of: float(getattr(cosines, of)()) for of in ("mean", "std", "min", "max")
-        }
     return Agreement(labels, table, pairs, figures)
 
 

@@ -159,8 +159,6 @@ def find_by_key(run: Run, keyed_by: KeyedBy, path: Path) -> Callable[[np.ndarray
     """A function of keys of `corpus.keyed`: the first record with each key, int64 (n,), -1 if there is none. path: the
     file, for messages. Raises InputError: records of different texts have the same own id."""
     view = run.view
-    if keyed_by == "row":
-        return lambda keys: keys
     if keyed_by == "record_id":
         records, ids = np.arange(len(view)), run.records.ids(view.fragments)
     else:

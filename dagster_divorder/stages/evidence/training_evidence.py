@@ -45,7 +45,7 @@ from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, Table, Text, WholeCorpus, content_hash
+from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading
@@ -147,8 +147,6 @@ def _train_in_each_order(run: Run) -> Made:
                 f"{np.argmin(np.isfinite(records.losses)):,} on; lower evidence.learning_rates"
             )
     summary = _summary(run, sequences, task, trained, notes)
-    from dagster_divorder.view.pictures import training_evidence as draw
-
     files: dict[str, Any] = {
         **{each.name: File(result, "safetensors") for each, result in results.items()},
         "table": [
@@ -165,7 +163,6 @@ def _train_in_each_order(run: Run) -> Made:
             for source, loss in zip([*sorted(task.heldout), ALL], [*losses, losses.mean()], strict=True)
         ],
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
-        "picture": File(draw(summary), "png"),
     }
     figures = {
         "verdict": " ".join(summary["verdict"]),
@@ -338,11 +335,11 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
         learning_rate=0.0,
         batch=sequences.batch,
         device=call_on_a_worker(run, find_device),
-        heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length, notes),
+        heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length),
     )
 
 
-def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str]) -> dict[str, Texts]:
+def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> dict[str, Texts]:
     """Source -> some of its held-out documents. classes: of token ids. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
     from dagster_divorder.models.tokenize import load_reference
@@ -367,12 +364,6 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int, notes: list[str])
         ends = np.cumsum(lengths)
         kept = max(1, int(np.searchsorted(ends, most, side="right")))
         heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
-    trait = run.settings.mixed_trait
-    if without := sorted(set(load_stream(run).traits.names[trait]) - rows.keys()):
-        notes.append(
-            f"no document of {trait} {', '.join(without[:5])}{' and others' if len(without) > 5 else ''} is held "
-            "out: its loss is missing; raise heldout.documents"
-        )
     return heldout
 
 
@@ -461,11 +452,13 @@ def load_evidence(run: Run) -> dict[str, Any]:
 
 
 def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
+    from dagster_divorder.view.charts import trainings
+
     summary = load_evidence(run)
     return {
         "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
+        "trainings": trainings(summary),
         **{name: Table(rows) for name, rows in evidence_tables(summary).items()},
-        "picture": Picture(run.store.local(receipt.files["picture"]), "trainings in several orders"),
     }
 
 
@@ -479,7 +472,7 @@ def _check_settings(run: Run) -> None:
 
 TRAINING_EVIDENCE: WholeCorpus = WholeCorpus(
     name=STAGE,
-    version=6,
+    version=7,
     description="Whether the order helps training. Small models are trained on the same tokens in several orders and "
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
     reads=lambda settings: (

@@ -34,6 +34,7 @@ from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
+    Chart,
     Check,
     File,
     Finding,
@@ -56,10 +57,10 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.view import charts
 from dagster_divorder.view.measures import (
     drift_columns,
     followed,
-    full_table,
     measures,
     mix_rows,
     side_by_side,
@@ -71,8 +72,8 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 SHUFFLES = 3
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
 """The shuffled order that each of our orders is compared with."""
-SLICES, SHOWN_VALUES = 100, 8
-"""Most slices and values of a trait in the mix along training."""
+SLICES, SHOWN_VALUES, STRETCHES = 100, 8, 40
+"""Most slices, values of a trait and rows of stretches in the mix along training."""
 ORDER_BYTES = 100
 """Peak bytes a document while an order is measured."""
 FEWEST_COLUMNS = 60
@@ -91,11 +92,6 @@ def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
     """
     metrics: dict[str, dict[str, Any]] = orjson.loads(run.read("diversity_metrics", "metrics"))
     return metrics
-
-
-def load_table(run: Run) -> list[dict[str, Any]]:
-    """Every measure as a row; see `full_table`."""
-    return run.rows("diversity_metrics", "table")
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,10 +178,7 @@ def _measure_diversity(run: Run) -> Made:
             "curves": {"trait_errors": {trait: error_curves(*pair) for trait, pair in pairs.items()}},
         }
     metrics["sequences"] |= _along_training(run, stream, count)
-    files: dict[str, Any] = {
-        "metrics": File(orjson.dumps(metrics), "json"),
-        "table": full_table(metrics),
-    }
+    files: dict[str, Any] = {"metrics": File(orjson.dumps(metrics), "json")}
     alike = [trait for trait in settings.order.traits if not np.ptp(traits.codes[trait])]
     balanced = [trait for trait in _fields_first(settings) if trait not in alike]
     shown = list(dict.fromkeys([*balanced, "cluster"]))
@@ -249,17 +242,15 @@ def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict
         shuffled = order[shuffled_inside(ours.stretch[order], random)]
         found["off_schedule"] = {"achieved": distance(order), "shuffled": distance(shuffled)}
     if ours.stretch.any():
-        begun = run.receipt("packed_sequences").facts["frozen_sequences"]
-        found["mixes"] = _mixes_along(settings, stream, ours, counted, begun)
+        found["mixes"] = _mixes_along(settings, stream, ours, counted)
     return found
 
 
 def _mixes_along(
-    settings: Settings, stream: TrainingStream, ours: Trained, counted: np.ndarray, begun: int
+    settings: Settings, stream: TrainingStream, ours: Trained, counted: np.ndarray
 ) -> dict[str, Any]:
     """The mix along training: `trait`; `values`, those with the largest shares; `ends` of stretches, as shares of
-    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training; `next` (V,), in
-    the first batch behind the `begun` sequences that stay, if there is one."""
+    training; `asked` (T, V), shares in each stretch; `achieved` (C, V), in equal slices of training."""
     trait = settings.mixed_trait if settings.mixing.on else _fields_first(settings)[0]
     packed, order, names = ours.packed, ours.epochs[0], stream.traits.names[trait]
     codes, size = stream.traits.codes[trait][packed.document], settings.sequence.batch
@@ -275,10 +266,6 @@ def _mixes_along(
         "asked": (asked / np.maximum(sums, 1.0)[:, np.newaxis])[:, shown].tolist(),
         "achieved": cluster_mix(counted[runs], codes[runs], len(names), slices)[:, shown].tolist(),
     }
-    if 0 < begun < len(order):
-        batch, _ = runs_in_order(packed.indptr, order[begun : begun + size])
-        next_ = np.bincount(codes[batch], counted[batch], len(names))[shown]
-        mixes["next"] = (next_ / max(1, counted[batch].sum())).tolist()
     return mixes
 
 
@@ -379,19 +366,21 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     verdict, summary = load_verdict(run), receipt.figures["summary"]
     known = measures(summary[0]).values()
     orders = [{**row, "meaning": of.meaning} for row, of in zip(side_by_side(summary), known, strict=True)]
-    shown: dict[str, Table | Picture | Text | float] = {
+    shown: dict[str, Table | Picture | Chart | Text | float] = {
         "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
+        **charts.windows(verdict),
         "orders": Table(orders),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
     }
+    for order, check in ((TRAIN_ON, verdict.sequences), ("curated", verdict.documents)):
+        shown[f"{ORDERS[order]}, windows of every size"] = Table(check.rows())
     if "picture" in receipt.files:
         file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
     if mixes := verdict.metrics[TRAIN_ON].get("mixes"):
-        shown["mix_along_training"] = Table(mix_rows(mixes))
-    drift = Table(load_stationarity(run).rows())
-    return {**shown, "drift": drift, "measures": Table(load_table(run))}
+        shown["mix_along_training"] = Table(mix_rows(mixes)[:STRETCHES])
+    return shown
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
@@ -433,9 +422,9 @@ def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=9,
+    version=10,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
-    "compared with shuffles (three seeds) and the original order. *Plots* shows the figures over runs.",
+    "compared with shuffles (three seeds) and the original order.",
     reads=_diversity_metrics_reads,
     settings=("sequence", "packing", "input.format", "chats", "curriculum", "output.sidecars", "seed"),
     then=("stationarity",),

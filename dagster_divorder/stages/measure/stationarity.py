@@ -14,7 +14,7 @@ prepared while the one before is compared with its shuffles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,14 +90,11 @@ def remedy(settings: Settings) -> str:
     )
 
 
-def load_sample(
-    run: Run, stream: TrainingStream, order: np.ndarray | None = None
-) -> tuple[SequenceRuns, np.ndarray, np.ndarray]:
-    """(the sampled sequences; the stretch and the section of each, int64, rising). order: of the plan's sequences,
-    int64, by default of the first epoch."""
+def load_sample(run: Run, stream: TrainingStream) -> tuple[SequenceRuns, np.ndarray, np.ndarray]:
+    """(the sampled sequences; the stretch and the section of each, int64, rising)."""
     settings, packed = run.settings, load_packed(run)
     batch, at_most = settings.sequence.batch, min(SEQUENCES, TOKENS // settings.sequence.length)
-    order = load_sequence_order(run)[0] if order is None else order
+    order = load_sequence_order(run)[0]
     if settings.packing.method in FILLED and len(packed) and packed.padding[-1]:
         order = order[order != len(packed) - 1]
     section, stretch = (np.searchsorted(bounds[1:], order, side="right") for bounds in load_bounds(run))
@@ -108,25 +105,6 @@ def load_sample(
     counter = run_counter(run, stream.record_of)
     sample = SequenceRuns.of(packed, order[sampled], stream.traits.tokens, counter)
     return sample, stretch[sampled], section[sampled]
-
-
-def drift_along(
-    run: Run,
-    order: np.ndarray | None = None,
-    shown: Callable[[Generator[Feature, None, None]], Iterable[Feature]] = iter,
-) -> Stationarity:
-    """The drift along an order of the plan's sequences. order: as in `load_sample`. shown: shows progress over
-    features."""
-    settings, stream = run.settings, load_stream(run)
-    sample, stretch, section = load_sample(run, stream, order)
-    return stationarity(
-        shown(features(run, stream.traits, sample)),
-        len(sample),
-        batch=settings.sequence.batch,
-        seed=settings.seed,
-        stretch=stretch,
-        section=section,
-    )
 
 
 def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Feature, None, None]:
@@ -205,10 +183,17 @@ def _vectors(
 
 
 def _measure_stationarity(run: Run) -> Made:
-    def shown(features: Generator[Feature, None, None]) -> Iterable[Feature]:
-        return counted(run.progress, "looking at features", ahead(features), None, "features")
-
-    drift = drift_along(run, shown=shown)
+    stream = load_stream(run)
+    sample, stretch, section = load_sample(run, stream)
+    looked_at = ahead(features(run, stream.traits, sample))
+    drift = stationarity(
+        counted(run.progress, "looking at features", looked_at, None, "features"),
+        len(sample),
+        batch=run.settings.sequence.batch,
+        seed=run.settings.seed,
+        stretch=stretch,
+        section=section,
+    )
     return Made({"found": File(orjson.dumps(drift), "json")}, figures={"claim": drift.claim()})
 
 

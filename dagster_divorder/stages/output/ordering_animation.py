@@ -8,7 +8,6 @@ need the extra `films`, which brings ffmpeg; without it the stage notes how to i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +24,13 @@ from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.films import (
+    Film,
     FilmedCorpus,
-    film,
-    map_frames,
-    ordering_frames,
+    map_film,
+    ordering_film,
     sample_cells,
     why_no_films,
+    write_film,
 )
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import write_beside
@@ -44,29 +44,26 @@ FPS = 30
 
 
 def _animate_ordering(run: Run) -> Made:
-    note, frames = why_no_films() or "", dict[str, Iterable[np.ndarray]]()
+    note, films = why_no_films() or "", dict[str, Film]()
+    corpus = FilmedCorpus(load_names(run), cluster_sizes(run), output_label(load_manifest(run)))
     if note:
         run.progress.note(note)
     else:
-        frames = _frames_of_films(run)
+        films = _films(run, corpus)
     files = {}
-    with run.progress("drawing films", FRAMES * len(frames), "frames") as advance:
-        for name, of_film in frames.items():
+    with run.progress("drawing films", FRAMES * len(films), "frames") as advance:
+        for name, film in films.items():
             # The encoder needs a file on disk, because it rewrites the head of the file at the end.
             with run.store.scratch() as folder:
-                with film(folder / name, FPS) as show:
-                    for frame in of_film:
-                        show(frame)
-                        advance(1)
+                write_film(folder / name, film, corpus, FPS, advance)
                 files[Path(name).stem] = File((folder / name).read_bytes(), "mp4")
-    names = {"films": list(frames)}
+    names = {"films": list(films)}
     return Made(files, names, {**names, "frames": FRAMES, "fps": FPS, "note": note})
 
 
-def _frames_of_films(run: Run) -> dict[str, Iterable[np.ndarray]]:
-    """File name -> its frames."""
+def _films(run: Run, corpus: FilmedCorpus) -> dict[str, Film]:
+    """By file name."""
     stream, shown = load_stream(run), load_map(run)
-    corpus = FilmedCorpus(load_names(run), cluster_sizes(run), output_label(load_manifest(run)))
     point = places(run.records.text_ids(run.view.fragments), shown.ids)[stream.record_of]
     cells, lit = {}, {}
     for name, (runs, _) in read_in_order(run, stream.traits).items():
@@ -79,8 +76,8 @@ def _frames_of_films(run: Run) -> dict[str, Iterable[np.ndarray]]:
             if name != "original":
                 cells[name] = sample_cells(runs, stream.traits.codes["cluster"])
     return {
-        BAR: ordering_frames(cells, corpus, count=FRAMES),
-        MAP: map_frames(shown.xy, shown.labels, lit, corpus, count=FRAMES),
+        BAR: ordering_film(cells, corpus, count=FRAMES),
+        MAP: map_film(shown.xy, shown.labels, lit, corpus, count=FRAMES),
     }
 
 
@@ -91,7 +88,7 @@ def _publish_films(run: Run, receipt: Receipt) -> None:
 
 ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     name="ordering_animation",
-    version=5,
+    version=6,
     description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
     "clusters lighting up as documents are first read.",
     reads=lambda settings: (

@@ -46,7 +46,6 @@ from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section
 from dagster_divorder.view.report.sections import TraitAlong
 from dagster_divorder.view.verdict import Verdict
-from dagster_divorder.view.words import TRAIN_ON
 from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
@@ -187,14 +186,17 @@ def _sections(
         for receipt in (*chosen, *evidence.values())
         if (shown := graph[receipt.stage].show(run, receipt))
     ]
-    cluster_table, drift = (
-        graph[stage].show(run, run.receipt(stage)) for stage in ("clusters", "stationarity")
+    windows, cluster_table, drift = (
+        graph[stage].show(run, run.receipt(stage))
+        for stage in ("diversity_metrics", "clusters", "stationarity")
     )
+    # The page begins with the verdict, and draws before and after itself.
+    windows = {name: one for name, one in windows.items() if name not in ("verdict", "ordering_comparison")}
     alone = int((np.diff(packed.indptr) == 1).sum())
     return [
         sections.before_and_after(clusters, colours, distinct, metrics, k, alone),
-        sections.along_training(lengths, categories, metrics[TRAIN_ON]),
-        sections.windows(verdict),
+        sections.along_training(lengths, categories),
+        Section("windows", "Windows of training", graph["diversity_metrics"].description, windows),
         Section("drift", "What drifts", graph["stationarity"].description, drift),
         sections.clusters(
             clusters, colours, [*documents, int(sizes.sum()) - sum(documents)], k, cluster_table

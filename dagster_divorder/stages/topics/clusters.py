@@ -35,7 +35,6 @@ MIN_NEW = 32
 """With fewer new documents in the sketch there is no test of their distance."""
 SHOWN = 200
 """Clusters in the table: the first, which are the largest of the fit."""
-MAX_SHARE_WITHOUT_VECTOR = 0.01
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 """Most documents of the largest cluster: the share MAX_SHARE; with few clusters EVEN_TIMES an even share, up to
 NEARLY_ALL."""
@@ -145,26 +144,6 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
     return {"cluster_sizes": Table(rows)}
 
 
-def _documents_have_vectors(run: Run) -> Finding:
-    from dagster_divorder.models.embed import NOT_FINITE
-
-    view, stage = run.view, chosen_vectors(run).stage
-    zero = not_finite = 0
-    for _, arrays in run.files(stage).each(view.fragments):
-        flagged = np.broadcast_to(arrays.get("flagged", 0) == NOT_FINITE, len(arrays["vectors"]))
-        not_finite += int(flagged.sum())
-        zero += int((~flagged & ~arrays["vectors"].any(axis=1)).sum())
-    share = (zero + not_finite) / len(view)
-    return Finding(
-        passed=share <= MAX_SHARE_WITHOUT_VECTOR,
-        text=f"Of {len(view):,} documents, {zero:,} have a zero vector and {not_finite:,} had one that is not finite: "
-        f"{share:.2%}; expected at most {MAX_SHARE_WITHOUT_VECTOR:.0%}.",
-        remedy=f"check the input and model of {stage}: documents without tokens have zero vectors; damaged weights or "
-        "a checkpoint in too narrow a number type give vectors that are not finite",
-        figures={"zero": zero, "not_finite": not_finite, "share": share},
-    )
-
-
 def _clusters_not_degenerate(run: Run) -> Finding:
     sizes: list[int] = cluster_sizes(run).tolist()
     documents, k = sum(sizes), len(sizes)
@@ -234,12 +213,6 @@ CLUSTERS = PerDocument(
     figures_now=_clusters_figures_now,
     show=_show_clusters,
     checks=(
-        Check(
-            name="documents_have_vectors",
-            description="Nearly every document has a vector, which decides its cluster. A document without one "
-            "lands in any cluster.",
-            check=_documents_have_vectors,
-        ),
         Check(
             name="clusters_not_degenerate",
             description="Clusters tell documents apart: none is empty, and none holds most of the corpus. Otherwise "

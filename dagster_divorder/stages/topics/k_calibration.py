@@ -1,6 +1,6 @@
 """k_calibration: recommends the number of clusters, by silhouettes, as Diversity-Ordered Training does.
 
-Each number is fitted as `clusters` would fit it. `clusters.k = "auto"` takes the recommended number. Table, picture and
+Each number is fitted as `clusters` would fit it. `clusters.k = "auto"` takes the recommended number. Table and
 recommendation are a pinned fit.
 """
 
@@ -18,7 +18,7 @@ from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, Shown, Table
+from dagster_divorder.pipeline.stage import Shown, Table
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
 from dagster_divorder.store.base import Store
@@ -27,12 +27,10 @@ from dagster_divorder.store.state import Receipt
 NEAR_ZERO = 0.02
 """Clusters with a smaller silhouette are hardly separated."""
 
-TABLE, INFO, PICTURE = "table.parquet", "k_calibration.json", "picture.png"
+TABLE, INFO = "table.parquet", "k_calibration.json"
 
 
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
-    from dagster_divorder.view.pictures import k_calibration
-
     space, tried = load_space(run), run.settings.clusters.tried
     documents = int(run.receipt("raw_docs").facts["texts"])
     values = [k for k in tried if k <= documents] or [documents]
@@ -75,7 +73,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
         "notes": notes,
         "measured_documents": len(sample),
     }
-    return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts), PICTURE: k_calibration(rows)}
+    return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts)}
 
 
 def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
@@ -84,16 +82,15 @@ def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
 
 
 def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
-    fit = receipt.files["fit"]
-    return {
-        "calibration": Table(load_table(run.store, fit)),
-        "picture": Picture(run.store.local(f"{fit}/{PICTURE}"), "silhouettes"),
-    }
+    from dagster_divorder.view.charts import calibration
+
+    rows = load_table(run.store, receipt.files["fit"])
+    return {"silhouettes": calibration(rows), "calibration": Table(rows)}
 
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=8,
+    version=9,
     description="How many clusters to make: the highest number whose silhouette is within 5 % of the best. "
     '`clusters.k = "auto"` takes it. Measured again once enough documents have changed; `fitted` says why.',
     reads=lambda settings: ("raw_docs", *space_reads(settings)),

@@ -63,7 +63,7 @@ def rendered(section: Section) -> list[Markup]:
             case Table(rows):
                 parts.append(table(title[0].upper() + title[1:], cells(rows)))
             case Text(markdown):
-                parts.append(part("text", markdown.splitlines()))
+                parts.append(part("text", [line.removeprefix("- ") for line in markdown.splitlines()]))
             case Link(path):
                 figures.append({"figure": title, "value": str(path)})
             case value:

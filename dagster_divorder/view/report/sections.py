@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.view import charts, words
-from dagster_divorder.view.charts import BAND, SERIES
+from dagster_divorder.view.charts import ALONG, SERIES
 from dagster_divorder.view.drawing import data_uri, pixels_png
 from dagster_divorder.view.measures import (
     SHARE_OF,
     TV_OF,
-    beside_shuffled,
     followed,
     measures,
-    mix_rows,
     summary_row,
 )
 from dagster_divorder.view.report.html import Section, page, part, table
-from dagster_divorder.view.shown import Chart, Panel, Shown, Table, Text
+from dagster_divorder.view.shown import Chart, Panel, Shown
 from dagster_divorder.view.verdict import SHOWN, Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON, clip, fixed, number, percent, points
 
@@ -37,8 +35,6 @@ STRIPS = {
     "sequences": (0.17, 0.49, 0.75),
 }
 """Orders with strips, and their RGB, which suits light and dark mode."""
-STRETCHES = 40
-"""Most stretches in the table of their mixes."""
 PREFIX = "mean prefix deviation, tokens"
 TILES = {
     TV_OF: "In the mean batch",
@@ -47,7 +43,6 @@ TILES = {
     PREFIX: "Up to any point",
 }
 """Beginning of a measure's name -> where it is measured."""
-ALONG = "Position in the dataset, % of tokens"
 
 
 class TraitAlong(NamedTuple):
@@ -149,10 +144,9 @@ def before_and_after(
 def along_training(
     lengths: Mapping[str, NDArray[np.float64]],
     categories: Sequence[TraitAlong],
-    metrics: Mapping[str, Any],
 ) -> Section:
-    """Document lengths along the dataset, the places of each value of a trait, a strip a value, and the mixes of
-    stretches. lengths: by order, five quantiles in slices, float (C, 5). metrics: of the sequences."""
+    """Document lengths along the dataset, and the places of each value of a trait, a strip a value. lengths: by
+    order, five quantiles in slices, float (C, 5)."""
     everywhere = np.concatenate([quantiles.ravel() for quantiles in lengths.values()])
     limits = max(1.0, float(np.nanmin(everywhere))) / 1.3, 1.3 * max(1.0, float(np.nanmax(everywhere)))
     panels, medians = [], []
@@ -182,65 +176,7 @@ def along_training(
         lead += (
             " Then where the tokens of each value lie, from the first (left) to the last: darker means more."
         )
-    if mixes := metrics.get("mixes"):
-        lead += f" This order has {len(mixes['ends'])} stretches, each with a mix of its own."
-        shown["mix"] = charts.stretches(mixes)._replace(
-            caption=f"% of the tokens in slices of training, by {mixes['trait']}. {ALONG}."
-        )
-        rows = mix_rows(mixes)[:STRETCHES]
-        shown[f"{mixes['trait']}: asked and achieved shares of each stretch"] = Table(rows)
     return Section("along", "Along training", lead, shown)
-
-
-def windows(verdict: Verdict) -> Section:
-    """Windows against shuffling: wherever they start, up to any point, and for each trait."""
-    metrics = verdict.metrics
-    prefixes = charts.prefixes(metrics, "all traits, up to any point")
-    means = "; ".join(
-        f"{ORDERS[name]} {number(figures['prefix']['mean'])}" for name, figures in metrics.items()
-    )
-    panels = []
-    for trait in verdict.traits:
-        for scale, title in {"cumulative": "up to each step", "batch": "in each batch"}.items():
-            curves = metrics[TRAIN_ON]["curves"]["trait_errors"][trait][scale]
-            at, shuffled = np.asarray(curves["at"]), np.asarray(curves["shuffled"])
-            # Orders that are packed separately may differ by a step.
-            points = min(len(at), shuffled.shape[-1])
-            edges = (edge(shuffled[..., :points], axis=0) for edge in (np.min, np.max))
-            bands = [(at[:points], *edges, BAND)] if points else []
-            lines = [(at, np.asarray(curves["ours"]), SERIES[TRAIN_ON])]
-            draw = partial(charts.along, lines=lines, bands=bands, log=True)
-            panels.append(Panel(f"{clip(trait, NAME)}, {title}", draw))
-    rows = [summary_row(name, metrics[name], verdict.traits) for name in (TRAIN_ON, "sequences_random")]
-    beside = beside_shuffled(*rows)
-    whose = "the mix of their stretch" if verdict.stretches > 1 else "the corpus’s mix"
-    caption = f"Distance from the mix in tokens, logarithmic scale; lower is better. {ALONG}."
-    return Section(
-        "windows",
-        "Windows of training",
-        f"How far windows of training are from {whose}, beside three shuffles: everything read up to a point, single "
-        "batches, and, in the tables, windows of every size wherever they start.",
-        {
-            "prefix": prefixes._replace(
-                what=f"Distance from the mix of everything read so far. On average, in tokens: {means}.",
-                caption=caption,
-            ),
-            "errors": Chart(
-                panels,
-                "Distance of each trait from the mix along the dataset, ours and shuffled, up to each step and in "
-                "each batch.",
-                caption,
-                across=2,
-                legend=[SERIES[TRAIN_ON], BAND],
-            ),
-            "every measure": Table([{**row.shown(), "meaning": row.measure.meaning} for row in beside]),
-            **{
-                f"{ORDERS[order]}, windows of every size: share error": Table(check.rows())
-                for order, check in ((TRAIN_ON, verdict.sequences), ("curated", verdict.documents))
-            },
-            "notes": Text("\n".join(verdict.sequences.notes)),
-        },
-    )
 
 
 def clusters(
