@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
+from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIX, Kind, kind_of
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
@@ -33,6 +33,12 @@ from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
+REMEDIES = {
+    ".csv": CSV_REMEDY,
+    ".tsv": CSV_REMEDY,
+    ".arrow": 'write it as Parquet with `datasets.load_from_disk(FOLDER)["train"].to_parquet("OUT.parquet")`',
+}
+"""Endings of files that other tools turn into Parquet, and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +124,17 @@ def find_files(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
                 f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours if left_out else ''}"
                 f"{f'; there is {counts}' if counts else ''}"
-                f"{f': {CSV_REMEDY}' if '.csv' in others.values() else ''}"
+                f"{''.join(f'; {remedy}' for end, remedy in REMEDIES.items() if end in others.values())}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
     kinds: dict[Kind, Source] = {}
     for path in files.values():
         if not (kind := kind_of(path)):
-            remedy = f"; {CSV_REMEDY}" if path.suffix.lower() in (".csv", ".tsv") else ""
+            remedy = f"; {REMEDIES[suffix]}" if (suffix := path.suffix.lower()) in REMEDIES else ""
             raise InputError(
                 f"{path} is neither JSONL nor Parquet by its name; expected one of "
-                f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
+                f"{', '.join((*JSONL_SUFFIXES, PARQUET_SUFFIX))} (JSONL also with {', '.join(CODECS)}){remedy}"
             )
         kinds[kind] = path
     if len(kinds) > 1:
@@ -197,7 +203,10 @@ class _Search:
             self.skipped.add(real_place(base))
             return
         for folder in self._below(base, (".", "_")):
-            dataset = self._files_of_dataset(folder)
+            if {"dataset_info.json", "state.json"} <= self._entries(folder).keys():
+                raise InputError(
+                    f"{folder} holds a data set that `datasets` saved; {REMEDIES['.arrow']}, and name OUT.parquet"
+                )
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
@@ -206,27 +215,11 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif entry == "folder":
                     continue
-                elif dataset is not None and name not in dataset and name.endswith(".arrow"):
-                    self.others[path] = "of the cache of datasets"
-                elif not kind_of(entry) or (dataset is not None and name not in dataset):
+                elif not kind_of(entry):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield entry
-
-    def _files_of_dataset(self, folder: str) -> set[str] | None:
-        """Names of the files of a data set that `datasets` saved in a folder, without those of its cache; None if it is
-        no such folder."""
-        entries = self._entries(folder)
-        if "dataset_dict.json" in entries:  # its splits are folders
-            return set()
-        if not entries.keys() >= {"dataset_info.json", "state.json"}:
-            return None
-        if not isinstance(state := entries["state.json"], Source):
-            return set()
-        with open_source(state) as file:
-            files = json_object(file.read()).get("_data_files") or []
-        return {str(each["filename"]) for each in files if isinstance(each, dict) and "filename" in each}
 
     def _below(self, base: str, hidden: tuple[str, ...]) -> Iterator[str]:
         """A folder and all below it that DivOrder did not write, each once. hidden: beginnings of names to skip."""
@@ -304,5 +297,5 @@ def _listing() -> Iterator[None]:
 def _ending(name: str) -> str:
     """The end of a name that shows a file's kind: `.csv`, `.jsonl.zip`, `.csv.gz`."""
     *_, before, last = ("", "", *Path(name.lower()).suffixes)
-    both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
+    both = before in (*JSONL_SUFFIXES, PARQUET_SUFFIX) or last in CODECS
     return (before + last if both else last) or "without suffix"

@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, Any, Literal
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from blake3 import blake3
 
 from dagster_divorder.core.fields import columns_of
-from dagster_divorder.corpus.compression import CODECS, decompressed, suffix_for
+from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompressed, suffix_for
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
@@ -34,15 +35,10 @@ from dagster_divorder.settings import MAX_RECORD_BYTES
 from dagster_divorder.store.ids import ID_BYTES, hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Kind = Literal["jsonl", "parquet"]
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-ARROW_SUFFIX = ".arrow"
-PARQUET_SUFFIXES = (".parquet", ARROW_SUFFIX)
-"""Files of rows. Arrow's, of streams or files, are read as Parquet is."""
+PARQUET_SUFFIX = ".parquet"
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
@@ -83,8 +79,6 @@ class Block:
 
 def joined(blocks: Sequence[Block]) -> Block:
     """Blocks of one kind, end to end."""
-    import pyarrow as pa
-
     if len(blocks) == 1:
         return blocks[0]
     contents: list[Any] = [block.content for block in blocks]
@@ -98,16 +92,17 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 def kind_of(path: Source) -> Kind | None:
     """Kind of a file, from its name; None if it is neither JSONL nor Parquet. Raises InputError: the file is JSONL
-    compressed by lz4."""
-    name = path.name.lower()
-    if name.endswith(PARQUET_SUFFIXES):
-        return "parquet"
-    if name.endswith(tuple(f"{suffix}.lz4" for suffix in JSONL_SUFFIXES)):
+    compressed by another codec."""
+    suffix = path.suffix.lower()
+    bare = path.name.lower().removesuffix(suffix if suffix in (*CODECS, *OTHERS) else "")
+    if suffix == PARQUET_SUFFIX or not bare.endswith(JSONL_SUFFIXES):
+        return "parquet" if suffix == PARQUET_SUFFIX else None
+    if suffix in OTHERS:
         raise InputError(
-            f"{path} is compressed by lz4, which is not read; decompress it (`lz4 -d FILE`), or compress it with zstd"
+            f"{path} is compressed by {suffix[1:]}, which is not read; decompress it (`{OTHERS[suffix]} FILE`), or "
+            f"compress it with zstd"
         )
-    bare = name if is_plain(path) else name.removesuffix(path.suffix.lower())
-    return "jsonl" if bare.endswith(JSONL_SUFFIXES) else None
+    return "jsonl"
 
 
 def is_plain(path: Source) -> bool:
@@ -200,19 +195,19 @@ def _line_block(lines: list[bytes], at: int, limit: int, unfinished: tuple[int, 
 
 @contextlib.contextmanager
 def readable(path: Source, read: Callable[[], str] = lambda: "line 0") -> Iterator[None]:
-    """Turns an OSError into an InputError. read: what was read last."""
+    """Turns errors of reading into an InputError. read: what was read last."""
     try:
         yield
     except FileNotFoundError:
         raise InputError(f"{path} vanished during reading; run again") from None
-    except OSError as error:
+    except DAMAGE as error:
         remedy = "copy it again, or leave it out of input.paths"
         if isinstance(error, PermissionError):
             remedy = "make it readable for this user, or leave it out of input.paths"
         elif not is_plain(path):
             remedy = "copy or compress a damaged or truncated compressed file again"
         raise InputError(
-            f"{path} cannot be read after {read()}: {error.strerror or error}; {remedy}"
+            f"{path} cannot be read after {read()}: {getattr(error, 'strerror', None) or error}; {remedy}"
         ) from error
 
 
@@ -226,7 +221,8 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
         )
     if named in CODECS and not actual:
         file.seek(0)
-        begins = file.read(SHOWN_BYTES)
+        if not (begins := file.read(SHOWN_BYTES)):
+            raise EOFError("it is empty")
         plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
         if looks := f"plain JSONL; rename it to {bare}" if plain else looks_like(begins):
             raise InputError(
@@ -237,8 +233,6 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
 def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
     """Columns of a Parquet file. known: these as Arrow serialises them, if the file is unchanged. Raises InputError:
     the file is not Parquet, or its columns differ from `expected`, the first file's."""
-    import pyarrow as pa
-
     if known:
         return _checked(path, pa.ipc.read_schema(pa.py_buffer(known)), expected)
     with _open_rows(path, expected) as (_, schema):
@@ -280,8 +274,6 @@ def read_batches(
     """All rows of a Parquet file, with all columns or the columns of some `fields`. A file without rows gives an empty
     batch, because its columns may be wrong too. Raises InputError: the file is not Parquet, or its columns differ from
     `schema`, the first file's."""
-    import pyarrow as pa
-
     with _open_rows(path, schema) as (batches, wanted):
         names = wanted.names if fields is None else columns_of(fields, wanted.names)
         wanted = pa.schema([field for field in wanted if field.name in names], metadata=wanted.metadata)
@@ -309,80 +301,32 @@ def read_batches(
             yield pa.RecordBatch.from_arrays(empty, schema=wanted)
 
 
-Batches: TypeAlias = "Callable[[list[str] | None], Iterator[pa.RecordBatch]]"
-"""Gives the rows of an open file, with all columns or some; more than some bytes in memory at a time only if a row has
-them."""
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Arrow cannot take rows of these types. In a Parquet file they are the same as the others."""
 
 
 @contextlib.contextmanager
-def _open_rows(path: Source, expected: pa.Schema | None) -> Iterator[tuple[Batches, pa.Schema]]:
-    """The rows and the columns of a Parquet or Arrow file."""
-    import pyarrow as pa
+def _open_rows(
+    path: Source, expected: pa.Schema | None
+) -> Iterator[tuple[Callable[[list[str] | None], Iterator[pa.RecordBatch]], pa.Schema]]:
+    """The rows of a Parquet file, with all columns or some, and its columns. More than BLOCK_BYTES are in memory only
+    if a row has them."""
+    import pyarrow.parquet as pq
 
-    is_arrow = path.name.lower().endswith(ARROW_SUFFIX)
     with contextlib.ExitStack() as opened:
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
-            batches, schema = (_arrow_batches if is_arrow else _parquet_batches)(source, opened)
-            # Arrow cannot take rows of string views; in a Parquet file they are the same as strings.
-            schema = pa.schema([_without_view(field) for field in schema], metadata=schema.metadata)
+            # Through a buffer: a row group may be the whole file.
+            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+            fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in file.schema_arrow]
+            schema = pa.schema(fields, metadata=file.schema_arrow.metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            with readable(path), open_source(path) as file:
-                looks = looks_like(file.read(SHOWN_BYTES))
-            kind = "Arrow" if is_arrow else "Parquet"
+            with readable(path), open_source(path) as raw:
+                looks = looks_like(raw.read(SHOWN_BYTES))
             raise InputError(
-                f"{path} cannot be read as {kind}: {error}{f'; it is {looks}' if looks else ''}"
+                f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        yield batches, _checked(path, schema, expected)
-
-
-def _parquet_batches(source: Any, opened: contextlib.ExitStack) -> tuple[Batches, pa.Schema]:
-    import pyarrow.parquet as pq
-
-    # Through a buffer: a row group may be the whole file.
-    file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
-    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    size = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
-    return lambda names: file.iter_batches(size, columns=names), file.schema_arrow
-
-
-def _arrow_batches(source: Any, opened: contextlib.ExitStack) -> tuple[Batches, pa.Schema]:
-    """Of a stream, as `datasets` writes them, or of a file."""
-    import pyarrow as pa
-
-    data = opened.enter_context(
-        pa.memory_map(str(source)) if isinstance(source, Path) else pa.PythonFile(source)
-    )
-    is_file = data.read(6) == b"ARROW1"
-    data.seek(0)
-    reader = opened.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(data))
-
-    def batches(names: list[str] | None) -> Iterator[pa.RecordBatch]:
-        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
-            rows = batch if names is None else batch.select(names)
-            size = max(1, min(BLOCK_ROWS, BLOCK_BYTES * max(1, rows.num_rows) // max(1, rows.nbytes)))
-            yield from (rows.slice(first, size) for first in range(0, rows.num_rows, size))
-
-    return batches, reader.schema
-
-
-def _without_view(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-
-    kind = field.type
-    if pa.types.is_string_view(kind):
-        kind = pa.large_string()
-    elif pa.types.is_binary_view(kind):
-        kind = pa.large_binary()
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_without_view(child) for child in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_without_view(kind.key_field), _without_view(kind.item_field))
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_without_view(kind.value_field))
-    elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(_without_view(kind.value_field), kind.list_size)
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_without_view(kind.value_field))
-    return field.with_type(kind)
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+        size = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
+        yield lambda names: file.iter_batches(size, columns=names), _checked(path, schema, expected)

@@ -1,9 +1,9 @@
 """Parquet rows of any Arrow type as bytes, the input of their ids' hashes, and as JSON.
 
-Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values; floats compare bit by
-bit (-0.0 and the payload of a NaN count). Batches, offsets, dictionaries and bytes under a null do not matter. Law of
-the JSON: with the column's type it restores the value, except the payload of a NaN. docs/json_of_parquet.md has the
-form of every type.
+Law of the bytes: rows of equal columns have equal bytes exactly if Arrow holds the same values; -0.0 differs from 0.0,
+and the payload of a NaN does not count. Batches, offsets, dictionaries and bytes under a null do not matter. Law of the
+JSON: with the column's type it restores the value, except the payload of a NaN. docs/json_of_parquet.md has the form of
+every type.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from dagster_divorder.store.ids import ID_BYTES
 
 
 def row_bytes(rows: pa.RecordBatch) -> list[bytes]:
-    """The bytes of each of n rows; they include the columns' names and types."""
-    columns = orjson.dumps(_spelled(pa.struct(list(rows.schema))))
-    head = np.frombuffer(blake3(columns).digest(ID_BYTES), np.uint8)
-    fixed, varying = [np.broadcast_to(head, (rows.num_rows, ID_BYTES))], []
-    for column in rows.columns:
-        more_fixed, more_varying = _encoded(column)
-        fixed += more_fixed
-        varying += more_varying
-    return list(_joined(fixed, varying).to_pylist())
+    """The bytes of each of n rows: a hash of the columns' names and types, and the values as JSON without names."""
+    head = blake3(orjson.dumps(_spelled(pa.struct(list(rows.schema))))).digest(ID_BYTES)
+    columns = [json_values(column, named=False) for column in rows.columns]
+    values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
+    return [head + orjson.dumps(row) for row in values]
 
 
 def _spelled(kind: pa.DataType) -> str | list[Any]:
@@ -49,55 +45,6 @@ def _spelled(kind: pa.DataType) -> str | list[Any]:
         return str(kind)
     size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
     return [kind.id, size, *([field.nullable, _spelled(field.type)] for field in inner)]
-
-
-def _encoded(column: pa.Array) -> tuple[list[np.ndarray], list[pa.Array]]:
-    """n values as parts of fixed width, uint8 (n, width), and parts of varying length, as binary (n,).
-
-    A value is a byte, 0 for null, followed by its bytes, or by its length and its bytes. So values laid end to end can
-    be separated again, and no two values have equal bytes.
-    """
-    import pyarrow.compute as pc
-
-    column, kind = _plain(column)
-    valid = np.asarray(_valid(column), np.uint8)[:, None]
-    fixed, varying = [valid], []
-    if pa.types.is_struct(kind):
-        for child in column.flatten():
-            more_fixed, more_varying = _encoded(child)
-            fixed += more_fixed
-            varying += more_varying
-    elif is_list(kind):
-        lengths, items = _items(column)
-        inner = pa.LargeListArray.from_arrays(_ends(lengths), _joined(*_encoded(items)))
-        fixed.append(lengths.view(np.uint8).reshape(-1, 8))
-        varying.append(pc.binary_join(inner, pa.scalar(b"", pa.large_binary())))
-    elif _is_binary(kind):
-        values = column.cast(pa.large_binary()).fill_null(b"")
-        fixed.append(pc.binary_length(values).to_numpy().view(np.uint8).reshape(-1, 8))
-        varying.append(values)
-    elif not pa.types.is_null(kind):
-        if pa.types.is_boolean(kind):
-            column = column.cast(pa.uint8())
-        width = column.type.bit_width // 8
-        data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
-        start = column.offset * width
-        numbers = data[start : start + len(column) * width].reshape(len(column), width)
-        fixed.append(numbers * valid if column.null_count else numbers)
-    return fixed, varying
-
-
-def _joined(fixed: list[np.ndarray], varying: list[pa.Array]) -> pa.Array:
-    """The parts of n values, laid end to end value by value, as large_binary (n,)."""
-    import pyarrow.compute as pc
-
-    matrix = np.ascontiguousarray(np.concatenate(fixed, axis=1))
-    rows, width = matrix.shape
-    ends = pa.py_buffer(np.arange(0, width * rows + 1, width))
-    first = pa.Array.from_buffers(pa.large_binary(), rows, [None, ends, pa.py_buffer(matrix)])
-    return (
-        pc.binary_join_element_wise(first, *varying, pa.scalar(b"", pa.large_binary())) if varying else first
-    )
 
 
 def json_lines(rows: pa.StructArray) -> list[bytes]:
@@ -132,8 +79,8 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
     for field in schema:
         none = pa.nulls(0, field.type)
         try:
-            _encoded(none.take(row_array(np.empty(0, np.int64))))
-        except pa.ArrowNotImplementedError as error:
+            json_values(none.take(row_array(np.empty(0, np.int64))), named=False)
+        except (pa.ArrowNotImplementedError, InputError) as error:
             raise InputError(
                 f"column {field.name!r} has type {field.type}, and rows of this type cannot be taken ({error}); "
                 f"rewrite the files with another type, or without this column"
@@ -148,8 +95,9 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
                 ) from None
 
 
-def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
-    """n values that orjson can write, None for a null. objects: maps as objects, not as lists of entries."""
+def json_values(column: pa.Array, *, objects: bool = False, named: bool = True) -> list[Any]:
+    """n values that orjson can write, None for a null. objects: maps as objects, not as lists of entries. named:
+    structs as objects, not as lists of values. Raises InputError: the type has no JSON form."""
     if objects and pa.types.is_map(column.type):
         lists = json_values(_plain(column)[0], objects=True)
         return [
@@ -158,15 +106,15 @@ def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
     column, kind = _plain(column)
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        if doubled := _doubled(names):
+        if named and (doubled := _doubled(names)):
             raise InputError(f"it has several fields called {doubled!r}")
-        children = [json_values(child, objects=objects) for child in column.flatten()]
-        rows = zip(*children, strict=True)
-        values = [dict(zip(names, row, strict=True)) for row in rows]
+        children = [json_values(child, objects=objects, named=named) for child in column.flatten()]
+        rows = zip(*children, strict=True) if children else [()] * len(column)
+        values = [dict(zip(names, row, strict=True)) if named else row for row in rows]
         return [value if valid else None for value, valid in zip(values, _valid(column), strict=True)]
     if is_list(kind):
         lengths, items = _items(column)
-        values = json_values(items, objects=objects)
+        values = json_values(items, objects=objects, named=named)
         bounds = zip(pairwise(_ends(lengths).tolist()), _valid(column), strict=True)
         return [values[low:high] if valid else None for (low, high), valid in bounds]
     if pa.types.is_floating(kind):
@@ -184,13 +132,14 @@ def json_values(column: pa.Array, *, objects: bool = False) -> list[Any]:
         texts = column.cast(pa.large_binary()).to_pylist()
         # Only refused rows have bytes that are not UTF-8.
         return [None if text is None else text.decode(errors="backslashreplace") for text in texts]
-    if _is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if any(is_bytes(kind) for is_bytes in _BINARY):
         return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return list(column.to_pylist())
     raise InputError(f"JSON has no values for {kind}")
 
 
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -203,7 +152,7 @@ def _json_moments(column: pa.Array, kind: pa.DataType) -> list[Any]:
 
     zone, a_day = "", 1
     if pa.types.is_date(kind):
-        column = column.cast(pa.date32())
+        column = column.cast(pa.date32(), safe=False)
         numbers = column.view(pa.int32())
     else:
         numbers, a_day, zone = column.view(pa.int64()), _A_DAY[kind.unit], "Z" if kind.tz else ""
@@ -236,15 +185,6 @@ def _plain(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
         entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         column = column.cast(pa.large_list(entry))
     return column, column.type
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or is_text(kind)
-    )
 
 
 def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:

@@ -18,8 +18,8 @@ from pydantic import PlainValidator
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's, Google's and Microsoft's interfaces."""
 
-SOURCES = (*OBJECT_STORES, "hf", "https", "http")
-"""Schemes of input, with the Hugging Face Hub and web servers."""
+SOURCES = (*OBJECT_STORES, "https", "http")
+"""Schemes of input, with web servers."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
@@ -46,10 +46,8 @@ def is_url(text: str) -> bool:
 
 
 def real_place(place: Place | str) -> str:
-    """One name for each place: a path with links resolved, a URL of the Hub with its revision."""
-    if not is_url(str(place)):
-        return os.path.realpath(place)
-    return re.sub(r"^(hf://datasets/[^/@]+/[^/@]+)(?=/|$)", r"\1@main", place)  # type: ignore[arg-type]
+    """One name for each place: a path with links resolved, or the URL."""
+    return str(place) if is_url(str(place)) else os.path.realpath(place)
 
 
 def as_place(text: str) -> Place:
@@ -75,7 +73,7 @@ def checked_url(text: str, schemes: Sequence[str] = OBJECT_STORES) -> Url:
     if "@" in name or (":" in name and written):
         raise ValueError(
             f"{expected}, without user and password{' or port' if written else ''}: give credentials and endpoint in "
-            "the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, HF_TOKEN)"
+            "the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
         )
     if (web and re.search("[?#]", path)) or (written and re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path)):
         refused = "query, fragment, wildcard, space or escape" if written else "query"
@@ -88,6 +86,11 @@ def checked_url(text: str, schemes: Sequence[str] = OBJECT_STORES) -> Url:
 
 def check_source(path: str) -> None:
     """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards (ValueError)."""
+    if path.startswith("hf://"):
+        raise ValueError(
+            "expected a path, or a URL of an object store or a web server; a data set of the Hub is fetched with "
+            "`hf download OWNER/NAME --repo-type dataset --local-dir FOLDER`: name FOLDER"
+        )
     if is_url(path):
         checked_url(path, SOURCES)
 

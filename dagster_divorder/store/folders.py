@@ -1,4 +1,4 @@
-"""Folders of object stores and web servers, and of datasets of the Hub; the folder at any place.
+"""Folders of object stores and web servers; the folder at any place.
 
 Files of an output are written whole on this machine. Then a folder of this machine renames them; an object store
 receives them under their names, the manifest last. `OutputFolder.commit` first withdraws the manifest of files that it
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +19,7 @@ from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import WEB, RemoteFile, bucket, dataset, described, explained_hub, hub
+from dagster_divorder.store.sources import WEB, bucket, described
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -29,15 +28,8 @@ _PART_BYTES, _PARTS = 16 << 20, 10_000
 _PARTS_AT_ONCE, _FILES_AT_ONCE = 4, 4
 
 
-def folder_at(place: Place) -> Folder:
+def folder_at(place: Place) -> LocalFolder | ObjectFolder:
     """The folder at a place; nothing is read yet."""
-    if not isinstance(place, Path) and place.scheme == "hf":
-        return _HubFolder(place)
-    return writable_at(place)
-
-
-def writable_at(place: Place) -> WritableFolder:
-    """The folder at a place that settings allow for writing."""
     return LocalFolder(place) if isinstance(place, Path) else ObjectFolder(place)
 
 
@@ -129,33 +121,3 @@ class ObjectFolder(Folder):
 
 
 WritableFolder = LocalFolder | ObjectFolder
-
-
-class _HubFolder(Folder):
-    """A folder in a dataset, read at the commit of the first access."""
-
-    place: Url
-
-    @cached_property
-    def _commit(self) -> str:
-        """The current commit of the place's revision."""
-        parsed = dataset(self.place)
-        with explained_hub(self.place):
-            return str(hub().dataset_info(parsed.name, revision=parsed.revision).sha)
-
-    def entry(self, path: str) -> Entry:
-        if not dataset(path).path:
-            return "folder"
-        folder, _, name = path.rpartition("/")
-        return self.entries(folder).get(name, "neither")
-
-    def entries(self, path: str) -> dict[str, Entry]:
-        parsed, at = dataset(path), {"revision": self._commit, "repo_type": "dataset"}
-        found: dict[str, Entry] = {}
-        api: Any = hub()
-        with contextlib.suppress(FileNotFoundError), explained_hub(path):
-            for info in api.list_repo_tree(parsed.name, parsed.path or None, **at):
-                name = info.path.rpartition("/")[2]
-                url, is_file = f"{path}/{name}", hasattr(info, "blob_id")
-                found[name] = RemoteFile(url, info.size, info.blob_id, self._commit) if is_file else "folder"
-        return found

@@ -1,11 +1,8 @@
-"""Input files: local, or at a URL of an object store, a web server or the Hugging Face Hub.
+"""Input files: local, or at a URL of an object store or a web server.
 
 A source is a `Path` or a `RemoteFile`. Both have `name`, `suffix` and `str()`, and `open_source` opens a raw, seekable
 file. A RemoteFile is one version of a file. Its tag names the version: the ETag; size and date if the server gives no
-ETag; the blob on the Hub.
-
-Datasets of the Hub have URLs `hf://datasets/owner/name[@revision][/path]`; a slash in a revision is written %2F. All
-reads use one commit. Endpoint and token are huggingface_hub's: HF_ENDPOINT, HF_TOKEN, or the token of `hf auth login`.
+ETag.
 
 Opening a RemoteFile fetches it whole into the temporary folder (TMPDIR), or raises InputError if its tag has changed.
 A process keeps the file that it fetched last: columns, first records and then all records of a file take one fetch.
@@ -17,40 +14,35 @@ import contextlib
 import functools
 import io
 import os
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.store.disk import DISK_FULL, explaining_full_disk, temporary_folder
+from dagster_divorder.store.disk import explaining_full_disk, temporary_folder
 from dagster_divorder.store.remote import RETRY_SECONDS, connect, explained
 from dagster_divorder.units import SETTLED_NS
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 PIECE_BYTES = 8 << 20
 WEB = ("http", "https")
 """Schemes of web servers."""
-_HUB = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A version of a file at a URL. size: bytes. tag: names the version. commit: only on the Hub. modified: elsewhere,
-    the time of writing in seconds since 1970."""
+    """A version of a file at a URL. size: bytes. tag: names the version. modified: the time of writing in seconds since
+    1970."""
 
     url: str
     size: int
     tag: str
-    commit: str = ""
     modified: float = 0.0
 
     def __str__(self) -> str:
@@ -67,31 +59,23 @@ class RemoteFile:
     def fetch(self, folder: Path) -> Path:
         """Fetches the file into a folder; returns its path there. Raises InputError: the file has changed, or
         reading from the server fails; FileNotFoundError: the file is gone; DiskFullError: the folder is full."""
-        with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
-            if self.commit:
-                name, _, path = dataset(self.url)
-                at: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
-                with explained_hub(self.url):
-                    return Path(hub().hf_hub_download(name, path, local_dir=folder, **at))
-            with explained(self.url, InputError), open(folder / "copy", "wb") as file:
-                self._stream(file)
-            return folder / "copy"
-
-    def _stream(self, file: IO[bytes]) -> None:
         obstore, (store, key) = load_extra("obstore"), bucket(self.url)
         changed = InputError(
             f"{self.url} was changed since it was listed; run again when nothing writes to it"
         )
         # Weak tags, W/"...", and tags of size and date match no condition; the answer's tag is compared too.
         is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
-        try:
-            answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'} if is_strong else {})
-        except obstore.exceptions.PreconditionError:
-            raise changed from None
-        if _tag(answer.meta) != self.tag:
-            raise changed
-        for part in answer.stream(min_chunk_size=PIECE_BYTES):
-            file.write(part)
+        what = f"a copy of {self.url}"
+        with explaining_full_disk(folder, self.size, what), explained(self.url, InputError):
+            try:
+                answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'} if is_strong else {})
+            except obstore.exceptions.PreconditionError:
+                raise changed from None
+            if _tag(answer.meta) != self.tag:
+                raise changed
+            with open(folder / "copy", "wb") as file:
+                file.writelines(answer.stream(min_chunk_size=PIECE_BYTES))
+        return folder / "copy"
 
 
 class _Copy:
@@ -162,58 +146,3 @@ def _connected(
     origin: str, process: int, environment: tuple[tuple[str, str], ...], retry_seconds: float
 ) -> ObjectStore:
     return connect(origin, retry_seconds)
-
-
-class Dataset(NamedTuple):
-    """A dataset `owner/name`, a revision of it, and a path in it ("" for all of it)."""
-
-    name: str
-    revision: str
-    path: str
-
-
-def dataset(url: str) -> Dataset:
-    """Raises InputError: the URL names no dataset."""
-    match = _HUB.fullmatch(url)
-    if not match:
-        raise InputError(
-            f"{url} names no dataset of the Hub; expected hf://datasets/owner/name, perhaps with @revision, and a path"
-        )
-    return Dataset(match[1], unquote(match[2] or "main"), (match[3] or "").strip("/"))
-
-
-def hub() -> HfApi:
-    from huggingface_hub import HfApi
-
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-
-
-@contextlib.contextmanager
-def explained_hub(url: str) -> Iterator[None]:
-    """Turns errors of huggingface_hub into InputError. Raises FileNotFoundError: there is no such file or folder;
-    OSError: the disk is full, unchanged."""
-    from huggingface_hub import errors
-
-    try:
-        yield
-        return
-    except errors.RemoteEntryNotFoundError:
-        raise FileNotFoundError(url) from None
-    except errors.RevisionNotFoundError:
-        why = f"the dataset has no revision {dataset(url).revision!r}; name an existing one"
-    except errors.RepositoryNotFoundError:
-        why = (
-            f"there is no dataset {dataset(url).name} on the Hub, or your token (HF_TOKEN, `hf auth login`) may not "
-            "read it; check both, and the dataset's terms"
-        )
-    except errors.HfHubHTTPError as error:
-        why = (
-            f"the Hub answered {error.response.status_code}; check the token in HF_TOKEN, or run again later"
-        )
-    except (errors.HFValidationError, errors.HTTPError, OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise
-        why = (
-            f"the Hub cannot be reached: {error}; check the name, the network, HF_ENDPOINT and HF_HUB_OFFLINE"
-        )
-    raise InputError(f"{url}: {why}")

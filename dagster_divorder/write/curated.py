@@ -30,7 +30,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.folder import LocalFolder, temporary_name
-from dagster_divorder.store.folders import WritableFolder, folder_at, writable_at
+from dagster_divorder.store.folders import WritableFolder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
 from dagster_divorder.store.output_manifests import (
     MANIFEST,
@@ -83,7 +83,7 @@ def refuse_strangers(
     Raises:
         InputError: the folder holds a file of a `wanted` name that this store has not written, or another's output.
     """
-    folder = writable_at(place)
+    folder = folder_at(place)
     with folder.explaining():
         names = sorted(folder.contents())
     if not names:
@@ -112,7 +112,7 @@ def write_beside(store: Store, place: Place, files: Mapping[str, bytes]) -> None
     """Write files of BESIDE next to an output; skips unchanged ones. Raises: see `refuse_strangers`."""
     refuse_strangers(store, place, files.__contains__)
     _note(store, place, files)
-    folder = writable_at(place)
+    folder = folder_at(place)
     sizes = folder.sizes()
     changed = [
         name for name, data in files.items() if sizes.get(name) != len(data) or folder.read(name) != data
@@ -126,8 +126,6 @@ def remove_beside(store: Store) -> list[str]:
     removed = []
     for place, noted in load_state(store).outputs.items():
         folder = folder_at(as_place(place))
-        if not isinstance(folder, WritableFolder):
-            continue
         with folder.explaining():
             present = {*BESIDE} & {*noted} & folder.sizes().keys()
             own = present & _own_names(store, folder.place) if present else present
@@ -176,7 +174,7 @@ class OutputFolder:
     published: dict[str, dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder = writable_at(self.path)
+        self.folder = folder_at(self.path)
         self.published = (
             (read_manifest(self.path, self.manifest) or {}).get("files", {}) if self.extends else {}
         )
@@ -318,7 +316,7 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
     """Remove leftovers of an interrupted write or commit from an output folder. files: names in its manifest."""
     kept = {manifest, *files}
     noted = _noted(store, path)
-    folder = writable_at(path)
+    folder = folder_at(path)
     with folder.explaining():
         folder.delete(noted - kept - {*BESIDE})
         store.sweep(folder)

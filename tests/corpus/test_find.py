@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +40,8 @@ def test_what_is_left_out_of_a_folder_is_counted_by_the_end_of_its_name(tmp_path
     os.mkfifo(tmp_path / "in/pipe.jsonl")
     found = find_files([str(tmp_path / "in"), str(tmp_path / "in/sub/../a.jsonl")])
     assert [file.name for file in found.files] == ["a.jsonl"]
-    touch(tmp_path, "in/sub/b.jsonl.lz4")
-    with pytest.raises(InputError, match=r"b\.jsonl\.lz4 is compressed by lz4.*; decompress it \(`lz4 -d"):
+    touch(tmp_path, "in/sub/b.jsonl.bz2")
+    with pytest.raises(InputError, match=r"b\.jsonl\.bz2 is compressed by bz2.*; decompress it \(`bunzip2"):
         find_files([str(tmp_path / "in")])
     assert found.others == {
         ".csv": 2,
@@ -159,15 +158,18 @@ def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str)
         find_files([f"{folder}/in/n.jsonl"])
 
 
-def test_a_dataset_saved_to_disk_is_read_without_its_cache(tmp_path: Path) -> None:
-    touch(tmp_path, "in/dataset_dict.json", "in/train/dataset_info.json", "in/train/cache-1.arrow")
-    touch(tmp_path, "in/train/data-00000-of-00002.arrow", "in/train/data-00001-of-00002.arrow")
-    files = [{"filename": f"data-0000{number}-of-00002.arrow"} for number in range(2)]
-    (tmp_path / "in/train/state.json").write_text(json.dumps({"_data_files": files}))
-    found = find_files([str(tmp_path / "in")])
-    assert found.kind == "parquet"
-    assert [path.name for path in found.files] == [file["filename"] for file in files]  # type: ignore[union-attr]
-    assert found.others["of the cache of datasets"] == 1
+def test_a_dataset_saved_to_disk_is_told_how_to_become_parquet(tmp_path: Path) -> None:
+    touch(
+        tmp_path,
+        "in/dataset_dict.json",
+        "in/train/dataset_info.json",
+        "in/train/state.json",
+        "in/train/a.arrow",
+    )
+    for pattern in ("in", "in/train/a.arrow", "in/train/b.arrow"):
+        with pytest.raises(InputError, match=r"in/train.*") as refused:
+            find_files([str(tmp_path / pattern)])
+        assert ("to_parquet(" in str(refused.value)) == ("b.arrow" not in pattern)
 
 
 @pytest.mark.parametrize("pattern", ["in", "in/**/*.jsonl", "in/*/b.jsonl"])

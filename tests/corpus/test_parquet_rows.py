@@ -52,9 +52,9 @@ def test_rows_have_equal_bytes_and_json_exactly_if_they_are_equal(
     assert len(found) == len(lines) == len(rows)
     for at, row in enumerate(rows):
         for other_at, other in enumerate(rows):
-            assert (found[at] == found[other_at]) == (row == other)
             # The payload of a NaN is the one thing that JSON does not keep.
-            same = row == other or b"NaN" in lines[at]
+            same = row == other or (b"NaN" in lines[at] and lines[at] == lines[other_at])
+            assert (found[at] == found[other_at]) == same
             assert lines[at] != lines[other_at] or same
     # However the rows come: cut, picked, in another order, beside others.
     low = data.draw(st.integers(0, len(rows)))
@@ -126,14 +126,14 @@ def test_columns_that_have_no_json_are_named() -> None:
     for field, said in (
         (pa.field("x", doubled), "column 'x' of type struct<a: int8, a: int8>.*several fields called 'a'"),
         (pa.field("x", pa.list_(doubled)), "column 'x'.*several fields called 'a'"),
-        (pa.field("x", pa.month_day_nano_interval()), "column 'x' of type month_day_nano_interval"),
     ):
         schema = pa.schema([pa.field("text", pa.string()), field])
         check_columns(schema, as_json=False)
         with pytest.raises(InputError, match=said):
             check_columns(schema, as_json=True)
-    with pytest.raises(InputError, match="column 'odd' has type list_view"):
-        check_columns(pa.schema([("odd", pa.list_view(pa.string_view()))]), as_json=False)
+    for kind in (pa.list_view(pa.string_view()), pa.list_(pa.string_view())):
+        with pytest.raises(InputError, match="column 'odd' has type list"):
+            check_columns(pa.schema([("odd", kind)]), as_json=False)
     with pytest.raises(InputError, match="several columns are called 'x'"):
         check_columns(pa.schema([("x", pa.int8()), ("x", pa.int8())]), as_json=True)
 

@@ -1,7 +1,6 @@
 """What the tests of files, here and at URLs, share: places of every kind."""
 
 from tests.cluster.weed import new_place, proxy, weed
-from tests.store.fake_hub import hub
 from tests.store.remote import memory, place
 
-__all__ = ["hub", "memory", "new_place", "place", "proxy", "weed"]
+__all__ = ["memory", "new_place", "place", "proxy", "weed"]

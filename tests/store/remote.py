@@ -17,7 +17,7 @@ from obstore.store import MemoryStore
 from dagster_divorder.settings.places import Place, Url, as_place
 from dagster_divorder.store import sources
 from dagster_divorder.store.manifests import NEIGHBOUR, neighbour
-from dagster_divorder.store.sources import bucket, dataset
+from dagster_divorder.store.sources import bucket
 
 
 @pytest.fixture
@@ -32,14 +32,8 @@ SERVER = pytest.param("server", marks=[pytest.mark.cluster, pytest.mark.slow])
 OBJECTS = ["memory", SERVER]
 """Object stores: in this process, and an S3 server."""
 
-WRITABLE = ["folder", *OBJECTS]
-"""What outputs are written to; the Hub is read only."""
 
-commits: list[dict[str, bytes]] = []
-"""Files by path of the commits of the Hub of this process (tests/store/fake_hub.py)."""
-
-
-@pytest.fixture(params=[*WRITABLE, "hub"])
+@pytest.fixture(params=["folder", *OBJECTS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place of each kind where nothing lies yet."""
     if request.param == "folder":
@@ -47,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "server":
         return Url(request.getfixturevalue("new_place")())
     request.getfixturevalue(request.param)
-    return Url("s3://bucket/place" if request.param == "memory" else "hf://datasets/org/corpus/place")
+    return Url("s3://bucket/place")
 
 
 def put(at: str | Path, data: bytes) -> None:
@@ -56,8 +50,6 @@ def put(at: str | Path, data: bytes) -> None:
     if isinstance(target, Path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    elif target.scheme == "hf":
-        commits.append({**commits[-1], dataset(target).path: data})
     else:
         store, key = bucket(target)
         obstore.put(store, key, data)

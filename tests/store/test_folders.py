@@ -16,7 +16,7 @@ from dagster_divorder.settings import Output, Settings
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store import folders
 from dagster_divorder.store.folder import TEMPORARY
-from dagster_divorder.store.folders import folder_at, writable_at
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
@@ -30,10 +30,9 @@ from dagster_divorder.write.curated import (
     tidy,
     write_beside,
 )
-from tests.store.remote import OBJECTS, WRITABLE, objects, put
+from tests.store.remote import OBJECTS, objects, put
 
 on_objects = pytest.mark.parametrize("place", OBJECTS, indirect=True)
-written_to = pytest.mark.parametrize("place", WRITABLE, indirect=True)
 
 
 @pytest.fixture
@@ -71,7 +70,6 @@ def test_a_folder_tells_what_lies_in_it(place: Place) -> None:
         folder.read("none")
 
 
-@written_to
 def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore, tmp_path: Path) -> None:
     files = {"train-0.bin": bytes(range(256)) * 40_000, "train-1.bin": b"", "_/tokenizer.json": b"{}"}
     remote, here = publish(store, place, files), publish(store, tmp_path / "out", files)
@@ -90,7 +88,6 @@ def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore,
     )
 
 
-@written_to
 def test_a_failed_write_leaves_the_old_output_and_nothing_else(place: Place, store: LocalStore) -> None:
     publish(store, place, {"train-0.bin": b"old"})
     before = objects(place)
@@ -139,7 +136,6 @@ def test_a_commit_that_broke_off_is_never_taken_for_an_output(
     assert is_whole(place, new) and sorted(objects(place)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
 
 
-@written_to
 def test_what_others_wrote_stays(place: Place, store: LocalStore, tmp_path: Path) -> None:
     put(f"{place}/order.npy", b"mine")
     with pytest.raises(
@@ -163,7 +159,6 @@ def test_what_others_wrote_stays(place: Place, store: LocalStore, tmp_path: Path
     assert sorted(objects(place)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
 
 
-@written_to
 def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest_comes(
     place: Place, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +183,7 @@ def test_half_written_files_of_other_runs_on_a_bucket_stay(
     shared: bool, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStore, "shared", shared)
-    folder, theirs = writable_at(tmp_path / "place"), f"{TEMPORARY}{'e' * 16}"
+    folder, theirs = folder_at(tmp_path / "place"), f"{TEMPORARY}{'e' * 16}"
     put(f"{folder.place}/{theirs}", b"of another run")
     publish(store, folder.place, {"a.bin": b"new"})
     assert folder.temporary() == [theirs] * shared

@@ -290,7 +290,7 @@ def _show_raw_docs(run: Run, receipt: Receipt) -> Shown:
 
 RAW_DOCS = _RawDocs(
     name="raw_docs",
-    version=5,
+    version=6,
     description="The corpus as it was read: every record of the input files, in fragments that their content cuts. "
     "Refused records go to the rejects with path, line and reason.",
     reads=(),
