@@ -309,7 +309,7 @@ def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("s3://who:Sesame99@bucket/x", "without user and password"),
+        ("s3://who:Sesame99@bucket/x", "without user, password or port"),
         ("s3://bucket/x?X-Amz-Signature=Sesame99", "without query"),
         ("s3://bucket/a/../b", "without empty parts"),
         ("s3:///x", "without empty parts"),

@@ -93,7 +93,7 @@ class Result:
     pieces: list[Fragment] = field(default_factory=list)
     lines: Counter[int] = field(default_factory=Counter)
     blank: Counter[int] = field(default_factory=Counter)
-    unfinished: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    unfinished: dict[int, tuple[int, str]] = field(default_factory=dict)
     planned: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
 
@@ -171,7 +171,7 @@ def _begun(inputs: Sequence[tuple[Found, pa.Schema | None]], before: View | None
                 continue
             # A file that was just written may be written again without other times.
             settled = isinstance(path, RemoteFile) or all(int(at) <= now - SETTLED_NS for at in rest[-2:])
-            columns = schema.serialize().to_pybytes() if schema and isinstance(path, RemoteFile) else b""
+            columns = schema.serialize().hex() if schema and isinstance(path, RemoteFile) else ""
             name = (size, *rest) if settled else ()
             files.append(ReadFile(str(path), int(size), name, -1, 0, found.shape.key, group, columns=columns))
     return files
@@ -272,7 +272,6 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
         if name not in known:
             if name in stored:
                 entry = orjson.loads(reading.fragments.index(Fragment(name, 0), ENTRY)[0].tobytes())
-                entry["hashes"] = int(entry["hashes"], 16)
             else:
                 content, index, entry = _parsed(block, reading.shape, reading.sources[file])
                 result.made.add(name)
@@ -302,7 +301,8 @@ def _blocks(reading: Reading, wanted: Range, result: Result) -> Iterator[tuple[i
                 blocks = read_lines(path, reading.limit, first=begin)
             for block in blocks:
                 if block.unfinished:
-                    result.unfinished[file] = block.unfinished
+                    at, begins = block.unfinished
+                    result.unfinished[file] = (at, begins.decode(errors="backslashreplace"))
                 if not len(block):
                     # A file without rows may lack the text column too.
                     parse_block(block, np.arange(0), reading.shape, path)
@@ -347,13 +347,13 @@ def _parsed(
     sound = at[np.fromiter((isinstance(each, bytes) for each in parsed), bool, len(parsed))]
     content, sizes = content_of(block, sound, shape)
     ids, text_sizes = block.ids[sound], np.fromiter(map(len, documents), np.int64, len(documents))
-    hashes = hash_sum(words(hash_all(json_lines(content))) if shape.as_lines else ids)
+    hashed = words(hash_all(json_lines(content))) if shape.as_lines else ids
     entry = {
         "rows": len(ids),
         "refused": len(refused),
         "size": int(sizes.sum()) + len(ids) * (shape.as_lines or not pa.types.is_struct(content.type)),
         "text_bytes": int(text_sizes.sum()),
-        "hashes": hashes,
+        "hashes": f"{hash_sum(hashed):032x}",
         "digest": blake3(to_bytes(ids)).hexdigest(ID_BYTES),
     }
     index = {
@@ -362,7 +362,7 @@ def _parsed(
         "size": sizes,
         "text_size": text_sizes,
         REFUSED: np.frombuffer(b"".join(refused), np.uint8),
-        ENTRY: np.frombuffer(orjson.dumps(entry | {"hashes": f"{hashes:032x}"}), np.uint8),
+        ENTRY: np.frombuffer(orjson.dumps(entry), np.uint8),
     }
     return content, index, entry
 

@@ -230,11 +230,11 @@ def _check_codec(path: Source, file: IO[bytes]) -> None:
             )
 
 
-def read_schema(path: Source, expected: pa.Schema | None, known: bytes = b"") -> pa.Schema:
-    """Columns of a Parquet file. known: these as Arrow serialises them, if the file is unchanged. Raises InputError:
+def read_schema(path: Source, expected: pa.Schema | None, known: str = "") -> pa.Schema:
+    """Columns of a Parquet file. known: `ReadFile.columns` if the file is unchanged. Raises InputError:
     the file is not Parquet, or its columns differ from `expected`, the first file's."""
     if known:
-        return _checked(path, pa.ipc.read_schema(pa.py_buffer(known)), expected)
+        return _checked(path, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(known))), expected)
     with _open_rows(path, expected) as (_, schema):
         return schema
 

@@ -131,13 +131,14 @@ def looks_like(begins: bytes, form: str = "text") -> str:
 
 def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
     structure = structure_of(record)
-    kind, (*_, field), other = structure or ("a text", ("text",), "text" if "text" in record else None)
+    kind, other = (
+        (structure.kind, structure.form) if structure else ("a text", "text" if "text" in record else None)
+    )
     if other not in (None, form):
         kind = structure.said() if structure and form == "text" else kind
-        blocks = "\n".join(f'[[input]]\npaths = ["{f}.jsonl"]\nformat = "{f}"\n' for f in (form, other))
         return (
-            f"{kind}. If other records have the form {form!r}, read each form from a file of its own:\n\n{blocks}\n"
-            f"(`jq -c 'select(.{field})' IN > {other}.jsonl`, `jq -c 'select(.{field} | not)' IN > {form}.jsonl`)"
+            f"{kind}. If other records have the form {form!r}, write each form into a file of its own, and give each "
+            f"file an [[input]] block with its format"
         )
     if form != "text":
         return ""

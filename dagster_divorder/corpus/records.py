@@ -108,19 +108,24 @@ def _conversation(record: Mapping[str, Any], shape: Shape) -> bytes:
 
 def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
     """Documents of Parquet rows. A null inside the row of a conversation counts as a missing key, because Arrow's
-    structs do not distinguish them. Raises InputError: the text column is missing or does not hold strings, so no row
-    of the file can be read."""
-    invalid = _invalid_rows(rows, shape)
+    structs do not distinguish them. Raises InputError: the text column is missing or does not hold strings, or a column
+    holds values that its type does not allow, so no row of the file can be read."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            # A Parquet file may hold bytes that are not UTF-8, or a time of 25 hours.
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"column {name!r} holds values that its type {column.type} does not allow: {error}; write the file "
+                f"again with valid values, or without this column"
+            ) from None
     if shape.form == "text":
         texts = _texts_of(rows, shape.text_field)
 
         def document_of(at: int) -> bytes:
-            if at in invalid:
-                raise InputError(invalid[at])
             if (text := texts[at]) is None:
                 raise InputError("null text")
-            _checked_text(text.decode(), shape)
-            return text
+            return _checked_text(text, shape).encode()
 
     else:
         names = [name for name in rows.schema.names if name in {*NAMES, "text"}]
@@ -128,48 +133,24 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
         columns = [json_values(rows.column(name), objects=True) for name in names]
 
         def document_of(at: int) -> bytes:
-            if at in invalid:
-                raise InputError(invalid[at])
             values = {name: column[at] for name, column in zip(names, columns, strict=True)}
             return _conversation(without_nulls(values), shape)
 
     return _each(range(rows.num_rows), document_of)
 
 
-def _texts_of(rows: pa.RecordBatch, text_field: str) -> list[bytes | None]:
-    """Values of the text column; they may not be UTF-8."""
+def _texts_of(rows: pa.RecordBatch, text_field: str) -> list[str | None]:
+    """Values of the text column."""
     column = column_at(rows, text_field)
     fault = f"no column {text_field!r}; the columns are {', '.join(rows.schema.names)}"
     if column is not None:
         value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if is_text(value_type):
-            return list(column.cast(value_type).cast(pa.large_binary()).to_pylist())
+            return list(column.to_pylist())
         fault = f"column {text_field!r} has type {column.type}, expected strings"
     structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1)))) if rows.num_rows else None
     these = f". These are {structure.said(by_jq=False)}" if structure else ""
     raise InputError(f"input.text_field: {fault}{these}")
-
-
-def _invalid_rows(rows: pa.RecordBatch, shape: Shape) -> dict[int, str]:
-    """Row -> the fault of its first column with a value that the type does not allow, such as invalid UTF-8 or a time
-    of 25 hours. A Parquet file may hold such values."""
-    fault_of: dict[int, str] = {}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if _fault(column):
-            subject = "text" if shape.form == "text" and name == shape.text_field else f"column {name!r}"
-            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            # Taken, not sliced: for a slice of a nested column, Arrow checks all values.
-            faults = ((at, _fault(plain.take(row_array(np.array([at]))))) for at in range(len(plain)))
-            fault_of = {at: f"{subject} {fault}" for at, fault in faults if fault} | fault_of
-    return fault_of
-
-
-def _fault(column: pa.Array) -> str:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        return "is not valid UTF-8" if "UTF8" in str(error) else f"is not valid: {error}"
-    return ""
 
 
 def _json_type(value: Any) -> str:
@@ -260,7 +241,7 @@ def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes],
         message = "the input holds no records; expected at least one JSONL line or Parquet row"
         for file in view.files:
             if file.unfinished:
-                looks = looks_like(file.unfinished[1]) or "a line still being written, or truncated"
+                looks = looks_like(file.unfinished[1].encode()) or "a line still being written, or truncated"
                 place = f"{file.path}:{file.lines + 1}"
                 message += f". {place}, which ends without a newline and is incomplete JSON, is {looks}"
                 break

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -17,9 +16,6 @@ from pydantic import PlainValidator
 
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's, Google's and Microsoft's interfaces."""
-
-SOURCES = (*OBJECT_STORES, "https", "http")
-"""Schemes of input, with web servers."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
@@ -55,44 +51,48 @@ def as_place(text: str) -> Place:
     return Url(text.rstrip("/")) if is_url(text) else Path(text)
 
 
-def checked_url(text: str, schemes: Sequence[str] = OBJECT_STORES) -> Url:
-    """A checked URL. schemes: those of an object store, in which it is a prefix without wildcards, or of sources.
+def checked_url(text: str, *, written: bool = True) -> Url:
+    """A checked URL of an object store. written: it is a prefix without wildcards.
 
     Raises:
         ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
             message does not repeat the URL.
     """
     match = _URL.fullmatch(text)
-    written = schemes is OBJECT_STORES
-    if not match or match[1] not in schemes:
-        known = ", ".join(f"{scheme}://" for scheme in schemes)
+    if not match or match[1] not in OBJECT_STORES:
+        known = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
         raise ValueError(f"expected a {'folder' if written else 'path'}, or a URL that begins with {known}")
     scheme, name, path = match.groups()
-    web = scheme in ("http", "https")
-    expected = f"expected {scheme}://{'host/path' if web else 'bucket/prefix'}"
-    if "@" in name or (":" in name and written):
+    expected = f"expected {scheme}://bucket/prefix"
+    if "@" in name or ":" in name:
         raise ValueError(
-            f"{expected}, without user and password{' or port' if written else ''}: give credentials and endpoint in "
-            "the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+            f"{expected}, without user, password or port: give credentials and endpoint in the environment (such as "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
         )
-    if (web and re.search("[?#]", path)) or (written and re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path)):
-        refused = "query, fragment, wildcard, space or escape" if written else "query"
-        raise ValueError(f"{expected}, without {refused}, with credentials in the environment")
+    if written and re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path):
+        raise ValueError(f"{expected}, without query, fragment, wildcard, space or escape")
     parts = [name, *path.rstrip("/").split("/")[1:]]
     if not all(parts) or not {".", ".."}.isdisjoint(parts):
         raise ValueError(f"{expected}, without empty parts, '.' or '..'")
     return Url(f"{scheme}://{'/'.join(parts)}")
 
 
+_FETCHED = {
+    "hf": "`hf download OWNER/NAME --repo-type dataset --local-dir FOLDER`",
+    "https": "`curl --remote-name URL`",
+    "http": "`curl --remote-name URL`",
+}
+"""Scheme -> what fetches such input."""
+
+
 def check_source(path: str) -> None:
-    """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards (ValueError)."""
-    if path.startswith("hf://"):
+    """Check an entry of `input.paths`: a path, or a URL of an object store, with or without wildcards (ValueError)."""
+    if fetched := _FETCHED.get(path.partition("://")[0] if is_url(path) else ""):
         raise ValueError(
-            "expected a path, or a URL of an object store or a web server; a data set of the Hub is fetched with "
-            "`hf download OWNER/NAME --repo-type dataset --local-dir FOLDER`: name FOLDER"
+            f"expected a path, or a URL of an object store; fetch such input with {fetched} first"
         )
     if is_url(path):
-        checked_url(path, SOURCES)
+        checked_url(path, written=False)
 
 
 def why_unusable(path: str) -> str | None:

@@ -45,9 +45,6 @@ def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "i
         if size > free:
             missing = f"{what} takes about {byte_size(size)}, {missing}"
             to_free = f"at least {byte_size(size - free)}"
-        elif size:
-            # The estimate is too low, or other files were written at the same time.
-            missing = f"{what} and what is written beside it take more than the {byte_size(free)} that are free there"
         return DiskFullError(
             f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
             "again: it continues from here"

@@ -1,4 +1,4 @@
-"""Folders of object stores and web servers; the folder at any place.
+"""Folders of object stores; the folder at any place.
 
 Files of an output are written whole on this machine. Then a folder of this machine renames them; an object store
 receives them under their names, the manifest last. `OutputFolder.commit` first withdraws the manifest of files that it
@@ -19,7 +19,7 @@ from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import Place, Url
 from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import WEB, bucket, described
+from dagster_divorder.store.sources import bucket, described
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -60,8 +60,8 @@ def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
 
 
 class ObjectFolder(Folder):
-    """A folder of an object store, or of a web server, which has no lists. error: the class of errors of `entry` and
-    `entries`. The methods of writing do what those of LocalFolder do."""
+    """A folder of an object store. error: the class of errors of `entry` and `entries`. The methods of writing do what
+    those of LocalFolder do."""
 
     place: Url
 
@@ -77,10 +77,6 @@ class ObjectFolder(Folder):
             return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
-        if self.place.scheme in WEB:
-            raise InputError(
-                f"input.paths: {path} cannot be listed, because web servers list no files; name each file by its URL"
-            )
         store, key = bucket(path)
         with explained(path, self._error):
             listed = load_extra("obstore").list_with_delimiter(store, key or None)

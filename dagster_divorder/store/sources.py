@@ -1,8 +1,7 @@
-"""Input files: local, or at a URL of an object store or a web server.
+"""Input files: local, or at a URL of an object store.
 
 A source is a `Path` or a `RemoteFile`. Both have `name`, `suffix` and `str()`, and `open_source` opens a raw, seekable
-file. A RemoteFile is one version of a file. Its tag names the version: the ETag; size and date if the server gives no
-ETag.
+file. A RemoteFile is one version of a file. Its tag names the version: the ETag.
 
 Opening a RemoteFile fetches it whole into the temporary folder (TMPDIR), or raises InputError if its tag has changed.
 A process keeps the file that it fetched last: columns, first records and then all records of a file take one fetch.
@@ -18,7 +17,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import load_extra
@@ -31,19 +29,15 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PIECE_BYTES = 8 << 20
-WEB = ("http", "https")
-"""Schemes of web servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A version of a file at a URL. size: bytes. tag: names the version. modified: the time of writing in seconds since
-    1970."""
+    """A version of a file at a URL. size: bytes. tag: names the version."""
 
     url: str
     size: int
     tag: str
-    modified: float = 0.0
 
     def __str__(self) -> str:
         return self.url
@@ -63,16 +57,12 @@ class RemoteFile:
         changed = InputError(
             f"{self.url} was changed since it was listed; run again when nothing writes to it"
         )
-        # Weak tags, W/"...", and tags of size and date match no condition; the answer's tag is compared too.
-        is_strong = not self.tag.startswith("W/") and " bytes of " not in self.tag
         what = f"a copy of {self.url}"
         with explaining_full_disk(folder, self.size, what), explained(self.url, InputError):
             try:
-                answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'} if is_strong else {})
+                answer = obstore.get(store, key, options={"if_match": f'"{self.tag}"'})
             except obstore.exceptions.PreconditionError:
                 raise changed from None
-            if _tag(answer.meta) != self.tag:
-                raise changed
             with open(folder / "copy", "wb") as file:
                 file.writelines(answer.stream(min_chunk_size=PIECE_BYTES))
         return folder / "copy"
@@ -120,25 +110,17 @@ def settled_identity(file: Path) -> tuple[int | str, ...] | None:
 
 def described(url: str, meta: ObjectMeta) -> RemoteFile:
     """The file at a URL, from a server's description."""
-    return RemoteFile(url, meta["size"], _tag(meta), modified=meta["last_modified"].timestamp())
-
-
-def _tag(meta: ObjectMeta) -> str:
-    """A tag without quotes: Azure's lists have none, but Azure's other answers do."""
-    tag = meta["e_tag"]
-    if not tag:
-        return f"{meta['size']} bytes of {meta['last_modified']:%Y-%m-%dT%H:%M:%S}"
-    return tag if tag.startswith("W/") else tag.strip('"')
+    # Azure's lists have no quotes, but Azure's other answers do. Every provider gives tags.
+    return RemoteFile(url, meta["size"], (meta["e_tag"] or str(meta["last_modified"])).strip('"'))
 
 
 def bucket(url: str, retry_seconds: float = RETRY_SECONDS) -> tuple[ObjectStore, str]:
-    """The bucket or server of a URL, and the key in it. Connections are reused, since opening one takes about 20 ms.
+    """The bucket of a URL, and the key in it. Connections are reused, since opening one takes about 20 ms.
     retry_seconds, and errors: as in `connect`."""
-    parts = urlsplit(url)
-    # Object store keys are not quoted.
-    key = unquote(parts.path) if parts.scheme in WEB else url.partition("://")[2].partition("/")[2]
+    scheme, _, path = url.partition("://")
+    name, _, key = path.partition("/")
     pairs = tuple(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
-    return _connected(f"{parts.scheme}://{parts.netloc}", os.getpid(), pairs, retry_seconds), key.strip("/")
+    return _connected(f"{scheme}://{name}", os.getpid(), pairs, retry_seconds), key.strip("/")
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import attrgetter
 
 import numpy as np
 import orjson
@@ -24,7 +23,7 @@ class Fragment:
     """A run of consecutive lines (or Parquet rows) of one input, across its files, cut by content.
 
     rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
-    records, lines with their ends; text_bytes: of their texts. hashes: sum of the records' hashes (`corpus.multiset`).
+    records, lines with their ends; text_bytes: of their texts. hashes: sum of the record hashes (`corpus.multiset`).
     digest: a hash of the records' ids in order. shape: `Shape.key` of the input. file, offset: where its first line
     begins. primary: its end is cut by content, and not because it is full or the input ends. picks: rows, int64
     (rows,), if it stands for some of a fragment's records only.
@@ -36,7 +35,7 @@ class Fragment:
     refused: int = 0
     size: int = 0
     text_bytes: int = 0
-    hashes: int = 0
+    hashes: str = "0"
     digest: str = ""
     shape: int = 0
     file: int = 0
@@ -57,8 +56,8 @@ class ReadFile:
 
     identity: see `store.sources.identity`; none if the next run cannot rely on it. It is not saved with the view, which
     depends on the input alone. lines: lines (or rows) that fragments hold; blank: those that are blank. group: the
-    number of its input. unfinished: offset and first bytes of a last line that is still being written. columns: schema
-    of a Parquet file at a URL, as Arrow serialises it.
+    number of its input. unfinished: offset and first bytes (as text) of a last line that is still being written.
+    columns: schema of a Parquet file at a URL, as Arrow serialises it, in hex.
     """
 
     path: str
@@ -68,8 +67,8 @@ class ReadFile:
     blank: int
     shape: int = 0
     group: int = 0
-    unfinished: tuple[int, bytes] | None = None
-    columns: bytes = b""
+    unfinished: tuple[int, str] | None = None
+    columns: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,38 +90,17 @@ class View:
 
     def save(self, store: Store, name: str) -> str:
         """Put the view in the store; return its file."""
-        columns = list({file.columns: None for file in self.files})
-        pieces = [[*_PIECE(piece), f"{piece.hashes:032x}"] for piece in self.pieces]
-        files = []
-        for file in self.files:
-            unfinished = file.unfinished and [file.unfinished[0], file.unfinished[1].hex()]
-            files.append([*_FILE(file), unfinished, columns.index(file.columns)])
-        schemas = [schema.hex() for schema in columns]
-        data = {"kind": self.kind, "pieces": pieces, "files": files, "columns": schemas}
-        return store.put_hashed("views", name, orjson.dumps(data), "json")
+        files = [replace(file, identity=()) for file in self.files]
+        data = orjson.dumps({"kind": self.kind, "pieces": self.pieces, "files": files})
+        return store.put_hashed("views", name, data, "json")
 
     @classmethod
     def load(cls, store: Store, file: str) -> View:
         """Raises DamagedFileError: the file is missing or altered."""
         data = orjson.loads(store.read_verified(file))
-        columns = [bytes.fromhex(schema) for schema in data["columns"]]
-        pieces = [
-            Fragment(**dict(zip(_PIECE_FIELDS, values, strict=True)), hashes=int(hashes, 16))
-            for *values, hashes in data["pieces"]
-        ]
-        files = []
-        for path, size, lines, blank, shape, group, unfinished, schema in data["files"]:
-            partial = unfinished and (unfinished[0], bytes.fromhex(unfinished[1]))
-            files.append(ReadFile(path, size, (), lines, blank, shape, group, partial, columns[schema]))
-        return cls(data["kind"], tuple(pieces), tuple(files))
-
-
-_PIECE_FIELDS = (
-    *("name", "rows", "lines", "refused", "size", "text_bytes", "digest"),
-    *("shape", "file", "offset", "primary"),
-)
-_PIECE = attrgetter(*_PIECE_FIELDS)
-_FILE = attrgetter("path", "size", "lines", "blank", "shape", "group")
+        pieces = tuple(Fragment(**values) for values in data["pieces"])
+        files = tuple(ReadFile(**values) for values in data["files"])
+        return cls(data["kind"], pieces, tuple(replace(file, identity=()) for file in files))
 
 
 def by_fragment(

@@ -1,14 +1,9 @@
-"""Places of every kind, and what lies there; servers in this process: object stores in memory, a web server."""
+"""Places of every kind, and what lies there; object stores in memory."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import obstore
 import pytest
@@ -68,69 +63,3 @@ def _below(place: Place, prefix: str) -> dict[str, bytes]:
     store, key = bucket(place)
     paths = [meta["path"] for chunk in obstore.list(store, key) for meta in chunk]
     return {prefix + path.removeprefix(f"{key}/"): bytes(obstore.get(store, path).bytes()) for path in paths}
-
-
-class Served:
-    """Files of a web server by path, and the requests that it had."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str]] = []
-        self.url = ""
-
-
-@contextlib.contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The URL of a web server of this process."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def served(*, tags: bool = True) -> Iterator[Served]:
-    """A web server, with or without ETags."""
-    served = Served()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # an answer in one packet
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def do_HEAD(self) -> None:
-            self._answer()
-
-        def do_GET(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
-            served.requests.append((self.command, self.path))
-            data = served.files.get(self.path)
-            if data is None:
-                self._send(404, b"", {})
-                return
-            tag = f'"{hashlib.md5(data).hexdigest()}"'
-            headers = {"Last-Modified": "Mon, 23 Nov 2026 06:40:00 GMT", **({"ETag": tag} if tags else {})}
-            if tags and self.headers.get("If-Match", tag) != tag:
-                self._send(412, b"", {})
-                return
-            self._send(200, data, headers)
-
-        def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(data)
-
-    with serving(Handler) as served.url:
-        yield served

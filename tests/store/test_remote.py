@@ -95,15 +95,6 @@ def test_an_endpoint_that_is_none_is_refused_and_not_repeated(
     assert "Sesame99" not in str(caught.value)
 
 
-def test_a_panic_of_obstore_is_an_error_as_others_are() -> None:
-    panic = type("PanicException", (BaseException,), {})
-    with (
-        pytest.raises(InputError, match=r"obstore panicked \(no URL\); check .* AWS_ENDPOINT_URL"),
-        explained(URL, InputError),
-    ):
-        raise panic("no URL")
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -27,7 +27,7 @@ from dagster_divorder.settings.places import Place, Url, real_place
 from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import RemoteFile, identity, open_source
-from tests.store.remote import OBJECTS, put, served
+from tests.store.remote import OBJECTS, put
 
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number} " + "x" * (number % 50)}) + b"\n" for number in range(300)]
@@ -266,42 +266,13 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
         ingest(settings)
 
 
-@pytest.mark.parametrize("tags", [True, False])
-def test_files_of_web_servers(tags: bool, make_settings: Make) -> None:
-    with served(tags=tags) as server:
-        server.files["/my%20docs/a.jsonl"] = b"".join(LINES[:200])
-        server.files["/b.jsonl.gz"] = gzip.compress(b"".join(LINES[200:]))
-        paths = [f"{server.url}/my%20docs/a.jsonl", f"{server.url}/b.jsonl.gz"]
-        settings = make_settings(input={"paths": paths})
-        assert ingest(settings)["records"] == 300
-        server.requests.clear()
-        again = ingest(settings)
-        assert again["trusted_bytes"] == again["file_bytes"]
-        assert {command for command, *_ in server.requests} == {"HEAD"}
-        server.files["/b.jsonl.gz"] = gzip.compress(b"".join(LINES[200:250]))
-        assert ingest(settings)["records"] == 250
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("/nothing.jsonl", "no file matches"),
-        ("/*.jsonl", "cannot be listed, because web servers list no files; name each file by its URL"),
-        ("/page", "is neither JSONL nor Parquet by its name"),
-    ],
-)
-def test_what_a_web_server_has_not(path: str, wrong: str) -> None:
-    with served() as server, pytest.raises(InputError, match=wrong):
-        server.files["/page"] = b"<html>"
-        find_files([server.url + path])
-
-
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
         ("ftp://host/a.jsonl", "begins with s3://"),
-        ("https://who:Sesame99@host/a.jsonl", "without user and password"),
-        ("https://host/a.jsonl?sig=Sesame99", "without query"),
+        ("https://who:Sesame99@host/a.jsonl", "fetch such input with `curl"),
+        ("hf://datasets/org/name", "fetch such input with `hf download"),
+        ("s3://who:Sesame99@host/a.jsonl", "without user, password or port"),
     ],
 )
 def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:

@@ -158,7 +158,7 @@ def _read(run: Run, *, dry: bool) -> _Read:
         "text_bytes": sum(piece.text_bytes for piece in view.pieces),
         "rejected_records": sum(piece.refused for piece in view.pieces),
         "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
-        "record_hashes": f"{sum(piece.hashes for piece in view.pieces) % (1 << 128):032x}",
+        "record_hashes": f"{sum(int(piece.hashes, 16) for piece in view.pieces) % (1 << 128):032x}",
         "id_field": run.settings.input.id_field,
         "skipped_folders": sorted({folder for each in found for folder in each.skipped}),
         "other_files": dict(sorted(sum((Counter(each.others) for each in found), Counter()).items())),
@@ -186,13 +186,13 @@ def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
 
 def _columns_of(run: Run, found: Found) -> pa.Schema | None:
     """The columns of the Parquet files of an input."""
-    schema, known = None, dict[tuple[str, tuple[int | str, ...]], bytes]()
+    schema, known = None, dict[tuple[str, tuple[int | str, ...]], str]()
     receipt = load_receipt(run.store, "raw_docs") if isinstance(found.files[0], RemoteFile) else None
     if receipt and found.kind == "parquet":
         known = {(file.path, file.identity): file.columns for file in _view_of(run.store, receipt).files}
     with found.shape.naming():
         for path in found.files if found.kind == "parquet" else ():
-            columns = known.get((str(path), identity(path)), b"") if known else b""
+            columns = known.get((str(path), identity(path)), "") if known else ""
             # A file at a URL is fetched once: its columns are compared when its rows are read.
             if schema is None or columns or isinstance(path, Path):
                 schema = read_schema(path, schema, columns)
