@@ -94,7 +94,7 @@ def test_the_code_location_loads_no_model_library(monkeypatch: pytest.MonkeyPatc
         "gigatoken",
     }
     # Loading definitions makes no request.
-    monkeypatch.setenv("DIVORDER_INPUT__PATHS", '["https://example.org/docs.jsonl"]')
+    monkeypatch.setenv("DIVORDER_INPUT__PATHS", '["s3://bucket/docs.jsonl"]')
     (found,) = modules_after("import dagster_divorder.definitions")
     assert found.isdisjoint(heavy), found & heavy
     assert "dagster" in found

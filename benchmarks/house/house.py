@@ -1,8 +1,8 @@
 """How large is the house, which way do its imports go, and how much of it does a first run call?
 
 Prints lines by room (the package and its tests), the arrows between rooms (one room imports of another), the arrows
-upwards, a circle of modules if there is one, and, of a first run on the sample corpus, the modules and functions that
-its main thread and its other threads call.
+upwards, a circle of modules if there is one, and the modules and functions that a first run on some records calls,
+and those that a line which was appended later walks through.
 
     python benchmarks/house/house.py [--run]
 
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.test_layers import arrows  # noqa: E402
 
 PACKAGE = ROOT / "dagster_divorder"
+RECORDS = 3000
 FLOORS = (
     ("errors", "extras", "caches"),
     ("core",),
@@ -65,12 +67,13 @@ def lines_by_room(folder: Path) -> Counter[str]:
     return lines
 
 
-def called_in_a_first_run() -> tuple[int, int]:
-    """(modules, functions) of this package that are called in a first run on the sample corpus, in this process."""
-    from dagster_divorder import run_all
-    from dagster_divorder.settings import load_settings
+Called = set[tuple[str, str, int]]
+"""Functions of this package: file, qualified name, line."""
 
-    called: set[tuple[str, str, int]] = set()
+
+def called_by(run: Callable[[], object]) -> Called:
+    """The functions of this package that a run calls in this process."""
+    called: Called = set()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
@@ -78,23 +81,42 @@ def called_in_a_first_run() -> tuple[int, int]:
         if event == "call" and is_function and code.co_filename.startswith(str(PACKAGE)):
             called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
 
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return called
+
+
+def called_in_runs() -> tuple[Called, Called]:
+    """(Functions that a first run on RECORDS calls; those that a run calls for appended records, and not a run with
+    nothing new: the walk of a line from its file to an export)."""
+    from dagster_divorder import run_all
+    from dagster_divorder.settings import load_settings
+    from tests.conftest import topic_records, write_jsonl
+
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "divorder.toml"
-        file.write_text(f'[input]\npaths = ["{ROOT}/data/sample/docs.jsonl"]\n')
+        corpus, file = Path(folder) / "docs.jsonl", Path(folder) / "divorder.toml"
+        records = topic_records(RECORDS // 4 + 1)
+        write_jsonl(corpus, records[:RECORDS])
+        file.write_text(f'[input]\npaths = ["{corpus}"]\n[exports]\nformats = ["ds"]\n[order]\nfrozen_tokens = 0\n')
         settings = load_settings(file)
-        threading.setprofile(note)
-        sys.setprofile(note)
-        try:
-            run_all(settings)
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
-    return len({file for file, _, _ in called}), len(called)
+        first = called_by(lambda: run_all(settings))
+        nothing_new = called_by(lambda: run_all(settings))
+        write_jsonl(corpus, records)
+        return first, called_by(lambda: run_all(settings)) - nothing_new
+
+
+def modules_in(called: Called) -> int:
+    return len({file for file, _, _ in called})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", action="store_true", help="also count what a first run on the sample calls")
+    parser.add_argument("--run", action="store_true", help="also count what runs on the sample call")
     wanted = parser.parse_args()
 
     for folder in (PACKAGE, ROOT / "tests"):
@@ -130,8 +152,11 @@ def main() -> None:
     else:
         print("no circle of modules")
     if wanted.run:
-        modules, functions = called_in_a_first_run()
-        print(f"a first run calls {functions} functions in {modules} modules")
+        first, line = called_in_runs()
+        print(f"a first run calls {len(first)} functions in {modules_in(first)} modules")
+        print(f"an appended line walks through {len(line)} functions in {modules_in(line)} modules")
+        rooms_walked = Counter(room_of(module_of(Path(file))) for file, _, _ in line)
+        print("  " + ", ".join(f"{room} {count}" for room, count in sorted(rooms_walked.items())))
 
 
 if __name__ == "__main__":
