@@ -102,7 +102,9 @@ def called_in_runs() -> tuple[Called, Called]:
         corpus, file = Path(folder) / "docs.jsonl", Path(folder) / "divorder.toml"
         records = topic_records(RECORDS // 4 + 1)
         write_jsonl(corpus, records[:RECORDS])
-        file.write_text(f'[input]\npaths = ["{corpus}"]\n[exports]\nformats = ["ds"]\n[order]\nfrozen_tokens = 0\n')
+        file.write_text(
+            f'[input]\npaths = ["{corpus}"]\n[exports]\nformats = ["ds"]\n[order]\nfrozen_tokens = 0\n'
+        )
         settings = load_settings(file)
         first = called_by(lambda: run_all(settings))
         nothing_new = called_by(lambda: run_all(settings))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import sys
 import zlib
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -41,7 +41,6 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
     """The content of an open compressed file; its name tells the codec."""
     file.seek(0)
     if suffix.lower() == ".gz":
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
     # The default refuses the windows of `zstd --long`.
-    options = {zstd.DecompressionParameter.window_log_max: 31}
-    return zstd.ZstdFile(file, options=options)
+    return cast(IO[bytes], zstd.ZstdFile(file, options={int(zstd.DecompressionParameter.window_log_max): 31}))

@@ -5,9 +5,9 @@ all its columns. Blank lines are not records. A last line without terminator tha
 is still being written: it is left for the next run. (In a compressed file and at a URL it is refused: nobody appends to
 these in place.)
 
-Guarantee: the same records whatever the block sizes, in time linear in the file. A line beyond the limit of a record is
-never whole in memory. Memory: a few times BLOCK_BYTES and the longest record. Known weakness: a Parquet row is decoded
-before its size is known, and a whole page of a column is in memory.
+Guarantee: the same records whatever the block sizes, in time linear in the file. A file with a line beyond the limit of
+a record is refused. Memory: a few times BLOCK_BYTES and the longest record. Known weakness: a whole page of a column of
+Parquet is in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import IO, Any, Literal
 import numpy as np
 import orjson
 import pyarrow as pa
-from blake3 import blake3
 
 from dagster_divorder.core.fields import columns_of
 from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompressed, suffix_for
@@ -32,7 +31,7 @@ from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import MAX_RECORD_BYTES
-from dagster_divorder.store.ids import ID_BYTES, hash_all, words
+from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 
 Kind = Literal["jsonl", "parquet"]
@@ -44,7 +43,7 @@ BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
 """Bytes read from each column of a Parquet file at a time."""
 SHOWN_BYTES = 1024
-"""Bytes of a too long record that its reject keeps."""
+"""Bytes of content that are looked at to say what it is."""
 _BOM = b"\xef\xbb\xbf"
 _NO_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 
@@ -53,10 +52,10 @@ _NO_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.
 class Block:
     """n consecutive lines or rows of one file.
 
-    content: lines without terminators, or Parquet rows; of a long line its first SHOWN_BYTES. starts: offset of each
-    line, or number of each row, in the file, int64 (n,), from 0; of a compressed file, of its content. ids: uint64
-    (n, 2). sizes: bytes, int64 (n,). blank, long: bool (n,), long for records beyond the limit. unfinished: offset and
-    first bytes of an incomplete line that follows the block's last one and ends the file.
+    content: lines without terminators, or Parquet rows. starts: offset of each line, or number of each row, in the
+    file, int64 (n,), from 0; of a compressed file, of its content. ids: uint64 (n, 2). sizes: bytes, int64 (n,). blank:
+    bool (n,). unfinished: offset and first bytes of an incomplete line that follows the block's last one and ends the
+    file.
     """
 
     content: list[bytes] | pa.RecordBatch
@@ -64,7 +63,6 @@ class Block:
     ids: np.ndarray
     sizes: np.ndarray
     blank: np.ndarray
-    long: np.ndarray
     unfinished: tuple[int, bytes] | None = None
 
     def __len__(self) -> int:
@@ -72,9 +70,8 @@ class Block:
 
     def lines(self, low: int, high: int) -> Block:
         """Lines or rows [low, high), without what follows the block."""
-        arrays = (self.starts, self.ids, self.sizes, self.blank, self.long)
-        starts, ids, sizes, blank, long = (array[low:high] for array in arrays)
-        return Block(self.content[low:high], starts, ids, sizes, blank, long)
+        arrays = (self.starts, self.ids, self.sizes, self.blank)
+        return Block(self.content[low:high], *(array[low:high] for array in arrays))
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -82,12 +79,9 @@ def joined(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     contents: list[Any] = [block.content for block in blocks]
-    arrays = zip(
-        *((each.starts, each.ids, each.sizes, each.blank, each.long) for each in blocks), strict=True
-    )
+    arrays = zip(*((each.starts, each.ids, each.sizes, each.blank) for each in blocks), strict=True)
     content = list(chain(*contents)) if isinstance(contents[0], list) else pa.concat_batches(contents)
-    starts, ids, sizes, blank, long = map(np.concatenate, arrays)
-    return Block(content, starts, ids, sizes, blank, long)
+    return Block(content, *map(np.concatenate, arrays))
 
 
 def kind_of(path: Source) -> Kind | None:
@@ -114,12 +108,12 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
     """Lines of a JSONL file in blocks of about BLOCK_BYTES.
 
     Args:
-        limit: most bytes of a record that is kept in memory.
+        limit: most bytes of a record.
         first: offset of a line of a plain file, where reading starts.
 
     Raises:
-        InputError: the file cannot be read, its compression differs from its name's, or its compressed data is damaged
-            or truncated.
+        InputError: the file cannot be read, its compression differs from its name's, its compressed data is damaged or
+            truncated, or a line is too long.
     """
     plain, at, number = is_plain(path), first, 0
     with readable(path, lambda: f"byte {at:,}" if first else f"line {number:,}"), open_source(path) as raw:
@@ -129,28 +123,27 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
         while data := source.read(BLOCK_BYTES):
             data += source.readline(limit + 1)
             *lines, last = data.split(b"\n")
-            end, unfinished, digest = at + len(data), None, None
+            end, unfinished = at + len(data), None
             # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
-            grows = plain and isinstance(path, Path) and len(last) <= limit
+            grows = plain and isinstance(path, Path)
             if grows and _is_incomplete(last if at or lines else last.removeprefix(_BOM)):
                 unfinished = (end - len(last), last[:SHOWN_BYTES])
             elif last:
                 lines.append(last)
-            if len(last) > limit:
-                digest = blake3(last)
-                while piece := source.readline(BUFFER_BYTES):
-                    digest.update(piece.removesuffix(b"\n"))
-                    end += len(piece)
-                    if piece.endswith(b"\n"):
-                        break
-                else:
-                    end += 1  # as if a terminator ended the file
-            block = _line_block(lines, at, limit, unfinished)
-            if digest:
-                block.ids[-1] = words(digest.digest(ID_BYTES))
-                block.sizes[-1] = end - 1 - block.starts[-1]
+            for place, line in enumerate(lines):
+                if len(line) > limit:
+                    looks = CR_ENDS if b"\r" in line else looks_like(line[:SHOWN_BYTES])
+                    raise InputError(
+                        f"{path}: {f'a line from byte {first:,} on' if first else f'line {number + place + 1:,}'} has "
+                        f"more than {limit:,} bytes, too many for a record{f'; it is {looks}' if looks else ''}: "
+                        f"correct the file, or leave it out of input.paths"
+                    )
+            block = _line_block(lines, at, unfinished)
             yield block
             at, number = end, number + len(block)
+
+
+CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
 def parse(line: bytes) -> Any:
@@ -177,20 +170,16 @@ def _is_incomplete(line: bytes) -> bool:
     return False
 
 
-def _line_block(lines: list[bytes], at: int, limit: int, unfinished: tuple[int, bytes] | None) -> Block:
+def _line_block(lines: list[bytes], at: int, unfinished: tuple[int, bytes] | None) -> Block:
     """Lines without LF as a block. at: offset of the first one."""
     raw = np.fromiter(map(len, lines), np.int64, len(lines))
-    long = raw > limit
-    # A long line may be known by its beginning only, so nothing is taken from its end.
-    lines = [line if len(line) > limit else line.removesuffix(b"\r") for line in lines]
-    if lines and not at and not long[0]:
+    lines = [line.removesuffix(b"\r") for line in lines]
+    if lines and not at:
         lines[0] = lines[0].removeprefix(_BOM)
     ids = words(hash_all(lines))
     sizes = np.fromiter(map(len, lines), np.int64, len(lines))
-    for place in np.flatnonzero(long).tolist():
-        lines[place] = lines[place][: min(limit, SHOWN_BYTES)]
-    blank = ~long & np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
-    return Block(lines, at + np.cumsum(raw + 1) - raw - 1, ids, sizes, blank, long, unfinished)
+    blank = np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
+    return Block(lines, at + np.cumsum(raw + 1) - raw - 1, ids, sizes, blank, unfinished)
 
 
 @contextlib.contextmanager
@@ -256,7 +245,7 @@ def read_rows(
     path: Source, schema: pa.Schema | None, limit: int = MAX_RECORD_BYTES, *, first: int = 0
 ) -> Iterator[Block]:
     """Rows of a Parquet file from row `first` on, in blocks of at most `BLOCK_ROWS`. A file without rows gives an empty
-    block. Raises InputError: as `read_batches` does."""
+    block. Raises InputError: as `read_batches` does, or a row is too long."""
     at = 0
     for batch in read_batches(path, schema):
         low, at = max(0, first - at), at + batch.num_rows
@@ -264,8 +253,12 @@ def read_rows(
             rows = batch.slice(low)
             raw = row_bytes(rows)
             sizes = np.fromiter(map(len, raw), np.int64, len(raw))
-            starts, blank = np.arange(at - len(raw), at), np.zeros(len(raw), bool)
-            yield Block(rows, starts, words(hash_all(raw)), sizes, blank, sizes > limit)
+            starts = np.arange(at - len(raw), at)
+            for row in starts[sizes > limit]:
+                raise InputError(
+                    f"{path}: row {row + 1:,} has more than {limit:,} bytes, too many for a record: leave it out"
+                )
+            yield Block(rows, starts, words(hash_all(raw)), sizes, np.zeros(len(raw), bool))
 
 
 def read_batches(

@@ -19,7 +19,7 @@ from dagster_divorder.chats.forms import (
 )
 from dagster_divorder.core.arrow import is_text
 from dagster_divorder.core.fields import column_at, value_at
-from dagster_divorder.corpus.inputs import SHOWN_BYTES, Block, parse
+from dagster_divorder.corpus.inputs import CR_ENDS, Block, parse
 from dagster_divorder.corpus.looks import looks_like, structure_of
 from dagster_divorder.corpus.parquet_rows import json_values, row_as_json
 from dagster_divorder.corpus.shapes import Shape
@@ -41,7 +41,6 @@ EMPTY_TEXT = "empty text"
 MARKED = (
     "the text begins with the control character U+001E, which marks conversations in the store; remove it"
 )
-CR_ENDS = "CR line ends, expected LF or CRLF; convert them with tr '\\r' '\\n'"
 
 
 Parsed = bytes | str
@@ -161,45 +160,30 @@ def _json_type(value: Any) -> str:
 def parse_block(block: Block, at: np.ndarray, shape: Shape, path: Source) -> list[Parsed]:
     """Documents of some records of a block. at: their places, int64 (n,), none of them blank. Raises InputError: the
     text column is missing, or holds no strings."""
-    rest = at[~block.long[at]]
     if isinstance(block.content, list):
-        parsed = parse_lines([block.content[place] for place in rest.tolist()], shape)
-    else:
-        try:
-            parsed = parse_rows(block.content.take(row_array(rest)), shape)
-        except InputError as error:
-            raise InputError(f"{shape.label}{path}: {error}") from None
-    for number in np.flatnonzero(block.long[at]).tolist():
-        ends = f": {CR_ENDS}" if _unit(block) == "line" and b"\r" in raw_bytes(block, at[number]) else ""
-        size = block.sizes[at[number]]
-        parsed.insert(number, f"a {_unit(block)} of {size:,} bytes is too large for a record{ends}")
-    return parsed
-
-
-def _unit(block: Block) -> str:
-    return "line" if isinstance(block.content, list) else "row"
+        return parse_lines([block.content[place] for place in at.tolist()], shape)
+    try:
+        return parse_rows(block.content.take(row_array(at)), shape)
+    except InputError as error:
+        raise InputError(f"{shape.label}{path}: {error}") from None
 
 
 def raw_bytes(block: Block, place: int) -> bytes:
-    """The bytes of a record: a line, a row as JSON, or the first bytes of a record that is too long."""
+    """The bytes of a record: a line, or a row as JSON."""
     if isinstance(block.content, list):
         return block.content[place]
-    row = row_as_json(block.content.take(row_array(np.array([place]))))
-    return row[:SHOWN_BYTES] if block.long[place] else row
+    return row_as_json(block.content.take(row_array(np.array([place]))))
 
 
 def reject(block: Block, place: int, number: int, reason: str) -> bytes:
-    """A line of rejects.jsonl: path (empty), line or row, reason, and the raw bytes (as base64 if not UTF-8; of a too
-    long record only the first ones)."""
-    entry: dict[str, Any] = {"path": "", _unit(block): number, "reason": reason}
+    """A line of rejects.jsonl: path (empty), line or row, reason, and the raw bytes (as base64 if not UTF-8)."""
+    unit = "line" if isinstance(block.content, list) else "row"
+    entry: dict[str, Any] = {"path": "", unit: number, "reason": reason}
     raw = raw_bytes(block, place)
-    if block.long[place]:
-        entry["begins"] = raw.decode(errors="backslashreplace")
-    else:
-        try:
-            entry["raw"] = raw.decode()
-        except UnicodeDecodeError:
-            entry["raw_base64"] = base64.b64encode(raw).decode()
+    try:
+        entry["raw"] = raw.decode()
+    except UnicodeDecodeError:
+        entry["raw_base64"] = base64.b64encode(raw).decode()
     return orjson.dumps(entry) + b"\n"
 
 
@@ -214,7 +198,7 @@ def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes],
     def remedy(reject: bytes) -> str:
         """What the first refused record looks like, and what to do."""
         entry = orjson.loads(reject)
-        shape, raw = shape_of[entry["path"]], entry.get("raw", entry.get("begins"))
+        shape, raw = shape_of[entry["path"]], entry.get("raw")
         begins = base64.b64decode(entry["raw_base64"]) if raw is None else raw.encode()
         looks = looks_like(begins, shape.form) if entry["reason"] != EMPTY_TEXT else ""
         looks = f"The first is {looks}.\n" if looks else ""

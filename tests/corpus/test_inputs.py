@@ -7,7 +7,6 @@ import tracemalloc
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +18,6 @@ from dagster_divorder.corpus.compression import CODECS
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.ingest import ingest
 from dagster_divorder.corpus.inputs import read_lines, read_rows, read_schema
-from dagster_divorder.corpus.records import raw_bytes
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
 from dagster_divorder.store.fragments import Fragments
@@ -51,7 +49,6 @@ def test_no_match_other_kinds_and_mixed_kinds_are_errors(tmp_path: Path) -> None
 @given(
     lines=st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=30),
     block=st.integers(1, 40),
-    limit=st.integers(1, 14),
     newline=st.booleans(),
     mark=st.booleans(),
     begin=st.integers(0, 30),
@@ -60,7 +57,6 @@ def test_block_size_never_changes_the_records(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[bytes],
     block: int,
-    limit: int,
     newline: bool,
     mark: bool,
     begin: int,
@@ -75,23 +71,19 @@ def test_block_size_never_changes_the_records(
         del whole[-1]
     starts = [sum(len(line) + 1 for line in whole[:at]) for at in range(len(whole))]
     content = [raw.removeprefix(b"" if at else BOM).removesuffix(b"\r") for at, raw in enumerate(whole)]
-    is_long = [len(raw) > limit for raw in whole]
     expected = [
-        # A long line is known by all its bytes.
-        (start, raw[:limit], len(raw), hash_all([raw]), False, True)
-        if long
-        else (start, line, len(line), hash_all([line]), not line.strip(), False)
-        for start, line, raw, long in zip(starts, content, whole, is_long, strict=True)
+        (start, line, len(line), hash_all([line]), not line.strip())
+        for start, line in zip(starts, content, strict=True)
     ]
     first = begin % (len(whole) + 1)
     offset = [*starts, len(data)][first]
     with patch.object(inputs, "BLOCK_BYTES", block):
-        blocks = list(read_lines(file, limit, first=offset))
+        blocks = list(read_lines(file, first=offset))
     found = [
-        (start, line, size, to_bytes(id), *flags)
+        (start, line, size, to_bytes(id), blank)
         for b in blocks
-        for start, line, size, id, *flags in zip(
-            b.starts.tolist(), b.content, b.sizes.tolist(), b.ids, b.blank, b.long, strict=True
+        for start, line, size, id, blank in zip(
+            b.starts.tolist(), b.content, b.sizes.tolist(), b.ids, b.blank, strict=True
         )
     ]
     unfinished = [b.unfinished for b in blocks if b.unfinished]
@@ -135,18 +127,17 @@ def test_a_last_line_is_left_only_if_it_may_become_a_record(
     assert not any(b.unfinished for b in read_lines(file))
 
 
-def test_a_long_line_is_read_in_linear_time_and_never_held(tmp_path: Path) -> None:
+def test_a_line_beyond_the_limit_is_refused_and_never_held(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl.gz"
     with gzip.open(file, "wb", 1) as out:
+        out.write(b'{"text": "a"}\n')
         for _ in range(64):
-            out.write(b"x" * (1 << 20))
-        out.write(b'\n{"text": "b"}\n')
+            out.write(b"[" * (1 << 20))
     tracemalloc.start()
-    long, block = read_lines(file, 1 << 20)
+    with pytest.raises(InputError, match=r"line 2 has more than 1,048,576 bytes.*; it is a JSON array"):
+        list(read_lines(file, 1 << 20))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (long.sizes[0], long.content) == (64 << 20, [b"x" * inputs.SHOWN_BYTES])
-    assert (block.content, block.starts.tolist()) == ([b'{"text": "b"}'], [(64 << 20) + 1])
     assert peak < 4 * inputs.BLOCK_BYTES
 
 
@@ -183,15 +174,13 @@ def test_parquet_schemas_that_differ_in_nullability_alone_are_told_apart(tmp_pat
     assert list(read_rows(tmp_path / "a.parquet", block.content.schema.remove_metadata()))
 
 
-def test_large_parquet_rows_come_a_few_at_a_time_and_one_beyond_the_limit_alone(tmp_path: Path) -> None:
+def test_large_parquet_rows_come_a_few_at_a_time_and_one_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     sizes = [1 << 20] * 20 + [3 << 20] + [1] * 5
     pq.write_table(
         pa.table({"text": ["x" * size for size in sizes]}), tmp_path / "a.parquet", use_dictionary=False
     )
-    blocks = list(read_rows(tmp_path / "a.parquet", None, 2 << 20))
-    long = [(block, place) for block in blocks for place in np.flatnonzero(block.long)]
-    assert [(block.starts[place], len(raw_bytes(block, place))) for block, place in long] == [
-        (20, inputs.SHOWN_BYTES)
-    ]
+    blocks = list(read_rows(tmp_path / "a.parquet", None))
     assert [row for block in blocks for row in block.starts.tolist()] == list(range(26))
     assert max(block.content.nbytes for block in blocks) <= 2 * inputs.BLOCK_BYTES
+    with pytest.raises(InputError, match="row 21 has more than 2,097,152 bytes"):
+        list(read_rows(tmp_path / "a.parquet", None, 2 << 20))

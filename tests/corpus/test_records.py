@@ -76,19 +76,15 @@ def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> 
 
 
 def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
-    lines = [b'{"a"', b"\xff", b"[" * 2000, "é".encode() * 900]
+    lines = [b'{"a"', b"\xff"]
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\n".join([b"", *lines, b""]))
-    (block,) = read_lines(path, 1500)
-    reasons = parse_block(block, np.arange(1, 5), DEFAULT_SHAPE, path)
-    assert all(isinstance(reason, str) for reason in reasons)
-    assert reasons[2] == "a line of 2,000 bytes is too large for a record"
-    rejects = [reject(block, at, 10 + at, "why") for at in range(1, 5)]
+    (block,) = read_lines(path)
+    assert all(isinstance(each, str) for each in parse_block(block, np.arange(1, 3), DEFAULT_SHAPE, path))
+    rejects = [reject(block, at, 10 + at, "why") for at in range(1, 3)]
     assert list(map(orjson.loads, rejects)) == [
         {"path": "", "line": 11, "reason": "why", "raw": '{"a"'},
         {"path": "", "line": 12, "reason": "why", "raw_base64": "/w=="},
-        {"path": "", "line": 13, "reason": "why", "begins": "[" * 1024},
-        {"path": "", "line": 14, "reason": "why", "begins": "é" * 512},
     ]
 
 

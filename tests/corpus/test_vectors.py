@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,9 +32,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "BLOCK_BYTES", 30)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", ">f8"])
-def test_npy_of_every_float(tmp_path: Path, dtype: str, order: str) -> None:
+@pytest.mark.parametrize(("dtype", "order"), [("float16", "C"), ("float32", "F"), (">f8", "C")])
+def test_npy_of_every_float(tmp_path: Path, dtype: str, order: Literal["C", "F"]) -> None:
     path, saved = tmp_path / "v.npy", matrix(dtype=dtype)
     np.save(path, np.asarray(saved, order=order))
     file = open_vectors(path)

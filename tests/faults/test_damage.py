@@ -55,13 +55,8 @@ MADE_AGAIN = [
     ("records/*/*.frames", tokenise_again),
     ("views/*", lose_output),
     ("stages/token_counts/*/*", embed_again),
-    ("stages/shallow_embeddings/*/*", lose_output),
-    ("stages/clusters/*/*", append),
     ("stages/fields/*/*", append),
     ("stages/traits/*/codes.*", order_again),
-    ("stages/greedy_order/*/order.*", lose_output),
-    ("stages/curated_output/*/ids.*", append),
-    ("stages/diversity_metrics/*/metrics.*", lose_output),
 ]
 
 
@@ -133,10 +128,10 @@ def test_a_damaged_state_is_refused(damage: Damage, folder: Path, runner: Runner
 
 
 REFUSED = [
-    *((alter, stage) for stage in ("base_model", "bin_edges", "cluster_names")),
+    *((alter, stage) for stage in ("base_model", "cluster_names")),
     (Path.unlink, "centroids"),
 ]
-REFIT = {"base_model": "model", "centroids": "clusters", "bin_edges": "bins"}
+REFIT = {"base_model": "model", "centroids": "clusters"}
 """The name by which `--refit` asks for another fit."""
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder.store.output_manifests import is_whole
@@ -37,13 +35,6 @@ def fill_but(disk: Path, left: int) -> Path:
 
 def append(folder: Path) -> None:
     write_jsonl(folder / "in/9.jsonl", topic_records(20, start=700))
-
-
-def make_parquet(folder: Path) -> None:
-    for path in (folder / "in").glob("*.jsonl"):
-        rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-        pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
-        path.unlink()
 
 
 def check_refusal(said: str, disk: Path) -> None:
@@ -95,7 +86,6 @@ def test_the_store(
     [
         ("jsonl", (0.0, 0.3, 0.95)),
         ("buckets", (0.3, 0.9)),
-        ("parquet", (0.3, 0.95)),
     ],
 )
 def test_the_output(
@@ -106,13 +96,9 @@ def test_the_output(
     config = make_corpus(tmp_path, files=3)
     config.write_text(config.read_text().replace('path = "curated"', f'path = "{disk}/curated"'))
     (tmp_path / "curated").symlink_to(disk / "curated")
-    if kind == "parquet":
-        make_parquet(tmp_path)
     assert runner.run(config, tmp_path / "log", constants=constants) == 0, (tmp_path / "log.out").read_text()
     before, takes = output_of(config), disk_use(disk / "curated")
     append(tmp_path)
-    if kind == "parquet":
-        make_parquet(tmp_path)
     for share in shares:
         ballast = fill_but(disk, int(share * takes))
         assert runner.run(config, tmp_path / "log", constants=constants) == 1

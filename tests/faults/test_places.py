@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dagster_divorder.cli import main
-from dagster_divorder.errors import SettingsError
-from dagster_divorder.settings.loading import set_key
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, output_of, was_written
 from tests.faults.runner import Runner
@@ -75,26 +72,3 @@ def test_a_file_where_a_folder_should_be(
     assert f"{file}{below} cannot be written" in said
     assert "is a file, expected a folder; move it away, or set another path" in said
     assert file.read_text() == "mine"
-
-
-@pytest.mark.parametrize("state", ["read-only", "full"])
-def test_a_folder_for_settings_that_cannot_be_written(
-    state: str, tmp_path: Path, mount: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus, disk = write_jsonl(tmp_path / "docs.jsonl", topic_records(5)), mount("disk", 64 << 10)
-    file = disk / "divorder.toml"
-    file.write_text(f"input.paths = ['{corpus}']\n")
-    (disk / "fill").write_bytes(bytes(60 << 10))
-    if state == "read-only":
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    before = {path: path.read_bytes() for path in disk.iterdir()}
-    said = "No space left" if state == "full" else "its folder is read-only"
-    if state == "full":
-        with pytest.raises(SettingsError, match=f"cannot write {file}: {said}"):
-            set_key(file, "order.frozen_tokens", 1, {})
-    else:
-        assert main(["--config", str(file), "freeze", "--step", "2"]) == 1
-        assert capsys.readouterr().err.startswith(f"divorder: cannot write {file}: {said}")
-    assert main(["--config", str(disk / "new.toml"), "init", str(corpus)]) == 1
-    assert capsys.readouterr().err.startswith(f"divorder: cannot write {disk}/new.toml: {said}")
-    assert {path: path.read_bytes() for path in disk.iterdir()} == before

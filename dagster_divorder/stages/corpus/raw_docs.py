@@ -45,7 +45,7 @@ from dagster_divorder.store.view import View
 
 REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
 _SHOWN_CHARACTERS = 120
-_CONTENT = ("raw", "raw_base64", "begins")
+_CONTENT = ("raw", "raw_base64")
 _FIGURES = (
     "records",
     "new_records",
