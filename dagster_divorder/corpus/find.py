@@ -23,7 +23,7 @@ from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
+from dagster_divorder.settings.places import Place, as_place, is_url, real_place, why_unusable
 from dagster_divorder.store.base import FORMAT, FORMAT_FILE, json_object
 from dagster_divorder.store.folder import TEMPORARY, Entry, Folder
 from dagster_divorder.store.folders import folder_at
@@ -184,8 +184,7 @@ class _Search:
         """The entry at a path."""
         entry = self._file_entry(path)
         # Only a listing shows whether an object store has a folder.
-        is_object = path.partition("://")[0] in OBJECT_STORES
-        return "folder" if entry == "neither" and is_object and self._entries(path) else entry
+        return "folder" if entry == "neither" and is_url(path) and self._entries(path) else entry
 
     def _file_entry(self, path: str) -> Entry:
         """The entry at a path that is not an object store's folder."""

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -62,7 +61,8 @@ class Folder(ABC):
 
     def temporary(self) -> list[str]:
         """Names of half-written files in the folder, of any process."""
-        return [name for name in self.contents() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+        names = [name for name, entry in self.contents().items() if isinstance(entry, Source)]
+        return [name for name in names if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file directly in the folder or in its neighbour, by name."""
@@ -106,15 +106,9 @@ class LocalFolder(Folder):
     def entries(self, path: str) -> dict[str, Entry]:
         try:
             with os.scandir(path or os.curdir) as entries:
-                # A listing knows the kind of most entries; the others, such as links, are looked at.
-                return {entry.name: self._listed(entry) for entry in entries}
+                return {entry.name: self.entry(entry.path) for entry in entries}
         except (FileNotFoundError, NotADirectoryError):
             return {}
-
-    def _listed(self, entry: os.DirEntry[str]) -> Entry:
-        if entry.is_symlink():
-            return self.entry(entry.path)
-        return Path(entry.path) if entry.is_file() else "folder" if entry.is_dir() else "neither"
 
     def source(self, name: str) -> Path:
         return file_at(self.place, name)
@@ -158,12 +152,7 @@ class LocalFolder(Folder):
     def delete(self, names: Collection[str]) -> None:
         """Removes files; missing files are ignored."""
         for name in names:
-            path = self.source(name)
-            if name.startswith(TEMPORARY) and path.is_dir():
-                # The folder's own thread may be removing files too.
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            self.source(name).unlink(missing_ok=True)
 
     def write(self, files: Mapping[str, Data]) -> None:
         """Write files, all or none, and publish them, the last one last. Raises StoreError: the disk is full
