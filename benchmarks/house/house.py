@@ -29,7 +29,9 @@ sys.path.insert(0, str(ROOT))
 from tests.test_layers import arrows  # noqa: E402
 
 PACKAGE = ROOT / "dagster_divorder"
-RECORDS = 3000
+RECORDS = 1000
+CONTENT = ("corpus", "chats", "models", "store", "stages/text", "write")
+"""Rooms that handle the content of a line: its bytes, text and tokens."""
 FLOORS = (
     ("errors", "extras", "caches"),
     ("core",),
@@ -157,6 +159,8 @@ def main() -> None:
         first, line = called_in_runs()
         print(f"a first run calls {len(first)} functions in {modules_in(first)} modules")
         print(f"an appended line walks through {len(line)} functions in {modules_in(line)} modules")
+        content = {each for each in line if room_of(module_of(Path(each[0]))) in CONTENT}
+        print(f"  {len(content)} in {modules_in(content)} modules of {', '.join(CONTENT)}")
         rooms_walked = Counter(room_of(module_of(Path(file))) for file, _, _ in line)
         print("  " + ", ".join(f"{room} {count}" for room, count in sorted(rooms_walked.items())))
 
