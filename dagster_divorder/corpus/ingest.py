@@ -171,7 +171,7 @@ def _begun(inputs: Sequence[tuple[Found, pa.Schema | None]], before: View | None
                 continue
             # A file that was just written may be written again without other times.
             settled = isinstance(path, RemoteFile) or all(int(at) <= now - SETTLED_NS for at in rest[-2:])
-            columns = schema.serialize().hex() if schema and isinstance(path, RemoteFile) else ""
+            columns = schema.serialize().to_pybytes().hex() if schema and isinstance(path, RemoteFile) else ""
             name = (size, *rest) if settled else ()
             files.append(ReadFile(str(path), int(size), name, -1, 0, found.shape.key, group, columns=columns))
     return files

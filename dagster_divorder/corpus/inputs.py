@@ -70,8 +70,10 @@ class Block:
 
     def lines(self, low: int, high: int) -> Block:
         """Lines or rows [low, high), without what follows the block."""
-        arrays = (self.starts, self.ids, self.sizes, self.blank)
-        return Block(self.content[low:high], *(array[low:high] for array in arrays))
+        starts, ids, sizes, blank = (
+            array[low:high] for array in (self.starts, self.ids, self.sizes, self.blank)
+        )
+        return Block(self.content[low:high], starts, ids, sizes, blank)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -81,7 +83,8 @@ def joined(blocks: Sequence[Block]) -> Block:
     contents: list[Any] = [block.content for block in blocks]
     arrays = zip(*((each.starts, each.ids, each.sizes, each.blank) for each in blocks), strict=True)
     content = list(chain(*contents)) if isinstance(contents[0], list) else pa.concat_batches(contents)
-    return Block(content, *map(np.concatenate, arrays))
+    starts, ids, sizes, blank = map(np.concatenate, arrays)
+    return Block(content, starts, ids, sizes, blank)
 
 
 def kind_of(path: Source) -> Kind | None:
