@@ -18,6 +18,7 @@ from dagster_divorder.store.sources import bucket
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, MemoryStore]:
     """Every bucket is in memory, made when it is first named."""
+    sources._copy.cache_clear()  # tags of another test's objects count from 0, too
     stores: dict[str, MemoryStore] = {}
     monkeypatch.setattr(sources, "_connected", lambda origin, *_: stores.setdefault(origin, MemoryStore()))
     return stores
