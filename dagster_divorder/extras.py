@@ -12,7 +12,7 @@ from dagster_divorder.errors import MissingPackageError
 EXTRAS = {
     "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
     "imageio_ffmpeg": ("films", "imageio-ffmpeg", "films need"),
-    "obstore": ("objects", "obstore", "s3://, gs:// and az:// URLs need"),
+    "obstore": ("objects", "obstore", "s3://, gs://, az:// and https:// URLs need"),
     "ray": ("ray", "ray", 'engine.address = "ray" needs'),
 }
 """Import name of a package -> (extra, name for pip, feature that needs it)."""

@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIX, Kind, kind_of
+from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import Input, Settings
-from dagster_divorder.settings.places import Place, as_place, is_url, real_place, why_unusable
+from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
 from dagster_divorder.store.base import FORMAT, FORMAT_FILE, json_object
 from dagster_divorder.store.folder import TEMPORARY, Entry, Folder
 from dagster_divorder.store.folders import folder_at
@@ -33,11 +33,7 @@ from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
-REMEDIES = {
-    ".csv": CSV_REMEDY,
-    ".tsv": CSV_REMEDY,
-    ".arrow": 'write it as Parquet with `datasets.load_from_disk(FOLDER)["train"].to_parquet("OUT.parquet")`',
-}
+REMEDIES = {".csv": CSV_REMEDY, ".tsv": CSV_REMEDY}
 """Endings of files that other tools turn into Parquet, and how."""
 
 
@@ -134,7 +130,7 @@ def find_files(
             remedy = f"; {REMEDIES[suffix]}" if (suffix := path.suffix.lower()) in REMEDIES else ""
             raise InputError(
                 f"{path} is neither JSONL nor Parquet by its name; expected one of "
-                f"{', '.join((*JSONL_SUFFIXES, PARQUET_SUFFIX))} (JSONL also with {', '.join(CODECS)}){remedy}"
+                f"{', '.join((*JSONL_SUFFIXES, *PARQUET_SUFFIXES))} (JSONL also with {', '.join(CODECS)}){remedy}"
             )
         kinds[kind] = path
     if len(kinds) > 1:
@@ -184,7 +180,8 @@ class _Search:
         """The entry at a path."""
         entry = self._file_entry(path)
         # Only a listing shows whether an object store has a folder.
-        return "folder" if entry == "neither" and is_url(path) and self._entries(path) else entry
+        is_object = path.partition("://")[0] in OBJECT_STORES
+        return "folder" if entry == "neither" and is_object and self._entries(path) else entry
 
     def _file_entry(self, path: str) -> Entry:
         """The entry at a path that is not an object store's folder."""
@@ -202,10 +199,7 @@ class _Search:
             self.skipped.add(real_place(base))
             return
         for folder in self._below(base, (".", "_")):
-            if {"dataset_info.json", "state.json"} <= self._entries(folder).keys():
-                raise InputError(
-                    f"{folder} holds a data set that `datasets` saved; {REMEDIES['.arrow']}, and name OUT.parquet"
-                )
+            dataset = self._files_of_dataset(folder)
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
@@ -214,11 +208,29 @@ class _Search:
                     self.others[path] = "no regular file"
                 elif entry == "folder":
                     continue
-                elif not kind_of(entry):
+                elif not kind_of(entry) or (dataset is not None and name not in dataset):
                     self.others[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield entry
+
+    def _files_of_dataset(self, folder: str) -> set[str] | None:
+        """Names of the files of a data set that `datasets` saved in a folder, without those of its cache; None if it is
+        no such folder. Raises InputError: it holds several splits, or a file is missing."""
+        entries = self._entries(folder)
+        if "dataset_dict.json" in entries:
+            raise InputError(
+                f"{folder} holds the splits of a data set that `datasets` saved; name the one to read, such as "
+                f"{os.path.join(folder, 'train')}"
+            )
+        if "dataset_info.json" not in entries or not isinstance(state := entries.get("state.json"), Source):
+            return None
+        with open_source(state) as file:
+            files = json_object(file.read()).get("_data_files") or []
+        names = {str(each["filename"]) for each in files if isinstance(each, dict) and "filename" in each}
+        if missing := sorted(names - entries.keys()):
+            raise InputError(f"{folder} lacks {missing[0]}, which its state.json names; copy it again")
+        return names
 
     def _below(self, base: str, hidden: tuple[str, ...]) -> Iterator[str]:
         """A folder and all below it that DivOrder did not write, each once. hidden: beginnings of names to skip."""
@@ -296,5 +308,5 @@ def _listing() -> Iterator[None]:
 def _ending(name: str) -> str:
     """The end of a name that shows a file's kind: `.csv`, `.jsonl.zip`, `.csv.gz`."""
     *_, before, last = ("", "", *Path(name.lower()).suffixes)
-    both = before in (*JSONL_SUFFIXES, PARQUET_SUFFIX) or last in CODECS
+    both = before in (*JSONL_SUFFIXES, *PARQUET_SUFFIXES) or last in CODECS
     return (before + last if both else last) or "without suffix"

@@ -1,9 +1,9 @@
 """The records of one input file, block by block, in order.
 
-A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a Parquet row with
-all its columns. Blank lines are not records. A last line without terminator that begins an object but is not valid JSON
-is still being written: it is left for the next run. (In a compressed file and at a URL it is refused: nobody appends to
-these in place.)
+A record is the raw bytes read: a JSONL line without its terminator (LF or CRLF) or a leading BOM, or a row of a Parquet
+or Arrow file with all its columns. Blank lines are not records. A last line without terminator that begins an object
+but is not valid JSON is still being written: it is left for the next run. (In a compressed file and at a URL it is
+refused: nobody appends to these in place.)
 
 Guarantee: the same records whatever the block sizes, in time linear in the file. A file with a line beyond the limit of
 a record is refused. Memory: a few times BLOCK_BYTES and the longest record. Known weakness: a whole page of a column of
@@ -37,7 +37,9 @@ from dagster_divorder.store.sources import Source, open_source
 Kind = Literal["jsonl", "parquet"]
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-PARQUET_SUFFIX = ".parquet"
+ARROW_SUFFIX = ".arrow"
+PARQUET_SUFFIXES = (".parquet", ARROW_SUFFIX)
+"""Files of rows. Arrow's, of streams or files, are read as Parquet is."""
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 4096
 BUFFER_BYTES = 1 << 20
@@ -92,8 +94,8 @@ def kind_of(path: Source) -> Kind | None:
     compressed by another codec."""
     suffix = path.suffix.lower()
     bare = path.name.lower().removesuffix(suffix if suffix in (*CODECS, *OTHERS) else "")
-    if suffix == PARQUET_SUFFIX or not bare.endswith(JSONL_SUFFIXES):
-        return "parquet" if suffix == PARQUET_SUFFIX else None
+    if suffix in PARQUET_SUFFIXES or not bare.endswith(JSONL_SUFFIXES):
+        return "parquet" if suffix in PARQUET_SUFFIXES else None
     if suffix in OTHERS:
         raise InputError(
             f"{path} is compressed by {suffix[1:]}, which is not read; decompress it (`{OTHERS[suffix]} FILE`), or "
@@ -301,28 +303,53 @@ _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 """Arrow cannot take rows of these types. In a Parquet file they are the same as the others."""
 
 
-@contextlib.contextmanager
-def _open_rows(
-    path: Source, expected: pa.Schema | None
-) -> Iterator[tuple[Callable[[list[str] | None], Iterator[pa.RecordBatch]], pa.Schema]]:
-    """The rows of a Parquet file, with all columns or some, and its columns. More than BLOCK_BYTES are in memory only
-    if a row has them."""
-    import pyarrow.parquet as pq
+_Batches = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
+"""Gives the rows of an open file, with all columns or some; more than BLOCK_BYTES at a time only if a row has them."""
 
+
+@contextlib.contextmanager
+def _open_rows(path: Source, expected: pa.Schema | None) -> Iterator[tuple[_Batches, pa.Schema]]:
+    """The rows and the columns of a Parquet or Arrow file."""
+    is_arrow = path.suffix.lower() == ARROW_SUFFIX
     with contextlib.ExitStack() as opened:
         try:
             source = path if isinstance(path, Path) else opened.enter_context(open_source(path))
-            # Through a buffer: a row group may be the whole file.
-            file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
-            fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in file.schema_arrow]
-            schema = pa.schema(fields, metadata=file.schema_arrow.metadata)
+            batches, schema = (_arrow_batches if is_arrow else _parquet_batches)(source, opened)
+            fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in schema]
+            schema = pa.schema(fields, metadata=schema.metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             with readable(path), open_source(path) as raw:
                 looks = looks_like(raw.read(SHOWN_BYTES))
+            kind = "Arrow" if is_arrow else "Parquet"
             raise InputError(
-                f"{path} cannot be read as Parquet: {error}{f'; it is {looks}' if looks else ''}"
+                f"{path} cannot be read as {kind}: {error}{f'; it is {looks}' if looks else ''}"
             ) from error
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-        size = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
-        yield lambda names: file.iter_batches(size, columns=names), _checked(path, schema, expected)
+        yield batches, _checked(path, schema, expected)
+
+
+def _parquet_batches(source: Any, opened: contextlib.ExitStack) -> tuple[_Batches, pa.Schema]:
+    import pyarrow.parquet as pq
+
+    # Through a buffer: a row group may be the whole file.
+    file = opened.enter_context(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    size = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, largest)))
+    return lambda names: file.iter_batches(size, columns=names), file.schema_arrow
+
+
+def _arrow_batches(source: Any, opened: contextlib.ExitStack) -> tuple[_Batches, pa.Schema]:
+    """Of a stream, as `datasets` writes them, or of a file."""
+    opens = pa.memory_map if isinstance(source, Path) else pa.PythonFile
+    data = opened.enter_context(opens(str(source) if isinstance(source, Path) else source))
+    is_file = data.read(6) == b"ARROW1"
+    data.seek(0)
+    reader = opened.enter_context((pa.ipc.open_file if is_file else pa.ipc.open_stream)(data))
+
+    def batches(names: list[str] | None) -> Iterator[pa.RecordBatch]:
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            rows = batch if names is None else batch.select(names)
+            size = max(1, min(BLOCK_ROWS, BLOCK_BYTES * max(1, rows.num_rows) // max(1, rows.nbytes)))
+            yield from (rows.slice(first, size) for first in range(0, rows.num_rows, size))
+
+    return batches, reader.schema

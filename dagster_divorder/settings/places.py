@@ -17,6 +17,9 @@ from pydantic import PlainValidator
 OBJECT_STORES = ("s3", "gs", "az")
 """Schemes of object stores: Amazon's, Google's and Microsoft's interfaces."""
 
+WEB = ("https", "http")
+"""Schemes of web servers, which are read only, as datasets of the Hugging Face Hub (hf) are."""
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 
 
@@ -42,8 +45,10 @@ def is_url(text: str) -> bool:
 
 
 def real_place(place: Place | str) -> str:
-    """One name for each place: a path with links resolved, or the URL."""
-    return str(place) if is_url(str(place)) else os.path.realpath(place)
+    """One name for each place: a path with links resolved, or the URL, of the Hub with its revision."""
+    if not is_url(str(place)):
+        return os.path.realpath(place)
+    return re.sub(r"^(hf://datasets/[^/@]+/[^/@]+)(?=/|$)", r"\1@main", str(place))
 
 
 def as_place(text: str) -> Place:
@@ -52,23 +57,27 @@ def as_place(text: str) -> Place:
 
 
 def checked_url(text: str, *, written: bool = True) -> Url:
-    """A checked URL of an object store. written: it is a prefix without wildcards.
+    """A checked URL. written: it is a prefix of an object store, without wildcards; else any source of input.
 
     Raises:
         ValueError: the URL has another scheme, no bucket, or parts that settings refuse, such as a password. The
             message does not repeat the URL.
     """
     match = _URL.fullmatch(text)
-    if not match or match[1] not in OBJECT_STORES:
-        known = ", ".join(f"{scheme}://" for scheme in OBJECT_STORES)
+    schemes = OBJECT_STORES if written else (*OBJECT_STORES, "hf", *WEB)
+    if not match or match[1] not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in schemes)
         raise ValueError(f"expected a {'folder' if written else 'path'}, or a URL that begins with {known}")
     scheme, name, path = match.groups()
-    expected = f"expected {scheme}://bucket/prefix"
-    if "@" in name or ":" in name:
+    web = scheme in WEB
+    expected = f"expected {scheme}://{'host/path' if web else 'bucket/prefix'}"
+    if "@" in name or (":" in name and not web):
         raise ValueError(
-            f"{expected}, without user, password or port: give credentials and endpoint in the environment (such as "
-            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL)"
+            f"{expected}, without user and password{'' if web else ' or port'}: give credentials and endpoint in the "
+            "environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, HF_TOKEN)"
         )
+    if web and re.search("[?#]", path):
+        raise ValueError(f"{expected}, without query or fragment, which may hold secrets")
     if written and re.search(r"[\s%?#\\\x00-\x1f*\[\]]", name + path):
         raise ValueError(f"{expected}, without query, fragment, wildcard, space or escape")
     parts = [name, *path.rstrip("/").split("/")[1:]]
@@ -77,20 +86,8 @@ def checked_url(text: str, *, written: bool = True) -> Url:
     return Url(f"{scheme}://{'/'.join(parts)}")
 
 
-_FETCHED = {
-    "hf": "`hf download OWNER/NAME --repo-type dataset --local-dir FOLDER`",
-    "https": "`curl --remote-name URL`",
-    "http": "`curl --remote-name URL`",
-}
-"""Scheme -> what fetches such input."""
-
-
 def check_source(path: str) -> None:
-    """Check an entry of `input.paths`: a path, or a URL of an object store, with or without wildcards (ValueError)."""
-    if fetched := _FETCHED.get(path.partition("://")[0] if is_url(path) else ""):
-        raise ValueError(
-            f"expected a path, or a URL of an object store; fetch such input with {fetched} first"
-        )
+    """Check an entry of `input.paths`: a path, or a URL of a source, with or without wildcards (ValueError)."""
     if is_url(path):
         checked_url(path, written=False)
 

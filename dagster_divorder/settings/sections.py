@@ -64,8 +64,8 @@ class Input(_Section):
     fields. One order holds all of them."""
 
     paths: SourcePaths = ("data/sample/docs.jsonl",)
-    """Files, folders or globs, also at s3://, gs:// and az:// URLs: JSONL (plain, .gz, .zst) or Parquet, all of one
-    kind and shape. Other shapes need [[input]] blocks."""
+    """Files, folders or globs, also at s3://, gs://, az:// and hf://datasets/ URLs, or single files at https:// URLs:
+    JSONL (plain, .gz, .zst), or Parquet and Arrow, all of one kind and shape. Other shapes need [[input]] blocks."""
     text_field: str = Field("text", min_length=1)
     """Field (column) that holds a document's text. A path names a field inside objects (structs): `meta.pile_set_name`;
     a field with exactly that name takes precedence."""

@@ -1,4 +1,4 @@
-"""Folders of object stores; the folder at any place.
+"""Folders of object stores and web servers, and of datasets of the Hub; the folder at any place.
 
 Files of an output are written whole on this machine. Then a folder of this machine renames them; an object store
 receives them under their names, the manifest last. `OutputFolder.commit` first withdraws the manifest of files that it
@@ -11,15 +11,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.settings.places import Place, Url
+from dagster_divorder.settings.places import WEB, Place, Url
 from dagster_divorder.store.folder import Bytes, Entry, Folder, LocalFolder
 from dagster_divorder.store.remote import explained
-from dagster_divorder.store.sources import bucket, described
+from dagster_divorder.store.sources import RemoteFile, at_commit, bucket, dataset, described, explained_hub
 
 PARTS_FROM = 64 << 20
 """Files of this many bytes or more are uploaded in parts."""
@@ -30,7 +31,9 @@ _PARTS_AT_ONCE, _FILES_AT_ONCE = 4, 4
 
 def folder_at(place: Place) -> LocalFolder | ObjectFolder:
     """The folder at a place; nothing is read yet."""
-    return LocalFolder(place) if isinstance(place, Path) else ObjectFolder(place)
+    if isinstance(place, Path):
+        return LocalFolder(place)
+    return _HubFolder(place) if place.scheme == "hf" else ObjectFolder(place)
 
 
 def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
@@ -60,8 +63,8 @@ def send(url: str, data: Bytes | Path, *, create: bool = False) -> bool:
 
 
 class ObjectFolder(Folder):
-    """A folder of an object store. error: the class of errors of `entry` and `entries`. The methods of writing do what
-    those of LocalFolder do."""
+    """A folder of an object store, or of a web server, which has no lists. error: the class of errors of `entry` and
+    `entries`. The methods of writing do what those of LocalFolder do."""
 
     place: Url
 
@@ -77,6 +80,10 @@ class ObjectFolder(Folder):
             return "neither"
 
     def entries(self, path: str) -> dict[str, Entry]:
+        if self.place.scheme in WEB:
+            raise InputError(
+                f"input.paths: {path} cannot be listed, because web servers list no files; name each file by its URL"
+            )
         store, key = bucket(path)
         with explained(path, self._error):
             listed = load_extra("obstore").list_with_delimiter(store, key or None)
@@ -114,6 +121,33 @@ class ObjectFolder(Folder):
     def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
         with explained(self.where(name) if name else str(self.place)):
             yield
+
+
+class _HubFolder(ObjectFolder):
+    """A folder in a dataset, read at the commit of the first access; settings name none for writing."""
+
+    @cached_property
+    def _at(self) -> dict[str, str]:
+        """The current commit of the place's revision."""
+        name, revision, _ = dataset(self.place)
+        with explained_hub(self.place) as hub:
+            return at_commit(hub.repo_info(name, **at_commit(revision)).sha)
+
+    def entry(self, path: str) -> Entry:
+        folder, _, name = path.rpartition("/")
+        return self.entries(folder).get(name, "neither") if dataset(path)[2] else "folder"
+
+    def entries(self, path: str) -> dict[str, Entry]:
+        name, _, below = dataset(path)
+        found: dict[str, Entry] = {}
+        at = self._at
+        with contextlib.suppress(FileNotFoundError), explained_hub(path) as hub:
+            for each in hub.list_repo_tree(name, below or None, **at):
+                file = PurePosixPath(each.path).name
+                found[file] = "folder"
+                if hasattr(each, "blob_id"):
+                    found[file] = RemoteFile(f"{path}/{file}", each.size, each.blob_id, commit=at["revision"])
+        return found
 
 
 WritableFolder = LocalFolder | ObjectFolder

@@ -50,7 +50,7 @@ def neighbour(place: Place) -> Place:
         real = Path(os.path.realpath(place))
         return real.parent / f"_{real.name}"
     parent, _, name = place.rpartition("/")
-    is_root = place.count("/") < 3  # s3://bucket
+    is_root = place.count("/") < (5 if place.scheme == "hf" else 3)  # hf://datasets/owner/name, s3://bucket
     return place / "_" if is_root else type(place)(f"{parent}/_{name}")
 
 

@@ -40,7 +40,7 @@ RETRY_SECONDS = 120.0
 
 
 def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
-    """The objects below a URL, such as s3://bucket/prefix; no request is sent yet.
+    """The objects below a URL, such as s3://bucket/prefix or https://host; no request is sent yet.
 
     Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`. Raises
     InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError)."""
@@ -56,7 +56,9 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
         "backoff": {"max_backoff": timedelta(seconds=5)},
     }
     try:
-        return stores.from_url(url, client_options={"allow_http": True}, retry_config=retries)
+        # `from_url` would treat Amazon's https addresses as buckets.
+        make = stores.HTTPStore.from_url if url.startswith(("http://", "https://")) else stores.from_url
+        return make(url, client_options={"allow_http": True}, retry_config=retries)
     except Exception as error:
         raise InputError(
             f"{url} cannot be reached with this environment: {_first_line(error)}; check its variables, such as "

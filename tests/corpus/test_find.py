@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus.find import find_files
+from dagster_divorder.corpus.inputs import read_rows
 from dagster_divorder.errors import InputError
 from dagster_divorder.settings import fixed_beginning
 from dagster_divorder.store.base import TEMPORARY
@@ -158,18 +159,32 @@ def test_the_name_of_an_existing_folder_is_no_pattern(tmp_path: Path, name: str)
         find_files([f"{folder}/in/n.jsonl"])
 
 
-def test_a_dataset_saved_to_disk_is_told_how_to_become_parquet(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        "in/dataset_dict.json",
-        "in/train/dataset_info.json",
-        "in/train/state.json",
-        "in/train/a.arrow",
+def test_a_dataset_saved_to_disk_is_read_as_its_rows(tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict(
+        {"text": [f"document {number}" for number in range(10)], "n": range(10)}
     )
-    for pattern in ("in", "in/train/a.arrow", "in/train/b.arrow"):
-        with pytest.raises(InputError, match=r"in/train.*") as refused:
-            find_files([str(tmp_path / pattern)])
-        assert ("to_parquet(" in str(refused.value)) == ("b.arrow" not in pattern)
+    split = tmp_path / "in/train"
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(
+        str(tmp_path / "in"), num_shards={"train": 2}
+    )
+    touch(split, "cache-1.arrow", "data-00000-of-00009.arrow")
+    with pytest.raises(
+        InputError, match=r"holds the splits of .*; name the one to read, such as .*/in/train"
+    ):
+        find_files([str(tmp_path / "in")])
+    found = find_files([str(split)])
+    assert found.others == {".arrow": 2, ".json": 2}
+    rows.to_parquet(str(tmp_path / "rows.parquet"))
+    ids = [
+        [id.tolist() for file in files for block in read_rows(file, None) for id in block.ids]
+        for files in (found.files, [tmp_path / "rows.parquet"])
+    ]
+    assert ids[0] == ids[1] and len(ids[0]) == 10
+    (split / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(InputError, match=r"lacks data-00001-of-00002\.arrow, which its state\.json names"):
+        find_files([str(split)])
 
 
 @pytest.mark.parametrize("pattern", ["in", "in/**/*.jsonl", "in/*/b.jsonl"])

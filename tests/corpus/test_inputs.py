@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -184,3 +185,31 @@ def test_large_parquet_rows_come_a_few_at_a_time_and_one_beyond_the_limit_is_ref
     assert max(block.content.nbytes for block in blocks) <= 2 * inputs.BLOCK_BYTES
     with pytest.raises(InputError, match="row 21 has more than 2,097,152 bytes"):
         list(read_rows(tmp_path / "a.parquet", None, 2 << 20))
+
+
+@pytest.mark.parametrize("opened", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_is_read_as_parquet_is(
+    tmp_path: Path, opened: Callable[..., pa.RecordBatchWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_ROWS", 7)
+    column = pa.array(["a", None, "b"] * 10)
+    table = pa.table(
+        {
+            "text": [f"{at}" for at in range(30)],
+            "view": column.cast(pa.string_view()),
+            "d": column.dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    with opened(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=20)
+    parquet, arrow = ([*read_rows(tmp_path / f"a.{end}", None, first=3)] for end in ("parquet", "arrow"))
+    assert [to_bytes(inputs.joined(each).ids) for each in (arrow, parquet)] == [
+        to_bytes(inputs.joined(parquet).ids)
+    ] * 2
+    assert inputs.joined(arrow).starts.tolist() == list(range(3, 30)) and max(map(len, arrow)) <= 7
+    data = (tmp_path / "a.arrow").read_bytes()
+    for damaged, said in ((b"", "cannot be read as Arrow"), (b"{}" * 99, "cannot"), (data[:700], "a.arrow")):
+        (tmp_path / "a.arrow").write_bytes(damaged)
+        with pytest.raises(InputError, match=said):
+            list(read_rows(tmp_path / "a.arrow", None))

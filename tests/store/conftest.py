@@ -2,5 +2,6 @@
 
 from tests.cluster.weed import new_place, proxy, weed
 from tests.store.remote import memory, place
+from tests.store.servers import hub
 
-__all__ = ["memory", "new_place", "place", "proxy", "weed"]
+__all__ = ["hub", "memory", "new_place", "place", "proxy", "weed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -28,14 +29,16 @@ from dagster_divorder.store import sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.sources import RemoteFile, identity, open_source
 from tests.store.remote import OBJECTS, put
+from tests.store.servers import commit_name, serving
 
 Make = Callable[..., Settings]
 LINES = [orjson.dumps({"text": f"document {number} " + "x" * (number % 50)}) + b"\n" for number in range(300)]
 
 on_objects = pytest.mark.parametrize("place", OBJECTS, indirect=True)
+at_urls = pytest.mark.parametrize("place", [*OBJECTS, "hub"], indirect=True)
 
 
-@on_objects
+@at_urls
 def test_one_file_at_a_time_is_kept_on_this_machine(
     place: Url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +52,16 @@ def test_one_file_at_a_time_is_kept_on_this_machine(
             # The first file's copy is gone, and can still be read.
             assert first.read() == b"one"
             assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_object_of_an_equal_tag_and_another_time_is_another_one(memory: dict[str, object]) -> None:
+    versions = []
+    for data in (b"one", b"two"):
+        memory.clear()  # each store in memory counts its tags from 0
+        put("s3://bucket/a", data)
+        versions.append(folder_at(Url("s3://bucket")).source("a"))
+        assert open_source(versions[-1]).read() == data
+    assert identity(versions[0]) == identity(versions[1])
 
 
 def test_a_full_temporary_folder_is_told(memory: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +89,7 @@ FILES = {
 @pytest.mark.parametrize(
     "pattern", ["", "*.jsonl", "**/*.jsonl", "b", "b/t*", "?/[t]*.jsonl*", "b/two.jsonl"]
 )
-@on_objects
+@at_urls
 def test_urls_find_what_paths_find(place: Url, tmp_path: Path, pattern: str) -> None:
     for name, data in FILES.items():
         put(f"{place}/{name}", data)
@@ -88,6 +101,7 @@ def test_urls_find_what_paths_find(place: Url, tmp_path: Path, pattern: str) -> 
     assert remote.others == here.others
 
 
+@pytest.mark.parametrize("place", ["folder", *OBJECTS, "hub"], indirect=True)
 def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
     put(f"{place}/a.jsonl", LINES[0])
     put(f"{place}/store/format.json", b'{"format":"divorder store","version":3}')
@@ -134,6 +148,7 @@ def test_a_file_that_is_gone_is_an_error(place: Url) -> None:
         list(read_lines(file))
 
 
+@pytest.mark.parametrize("place", ["folder", *OBJECTS, "hub"], indirect=True)
 def test_it_is_read_in_another_process_by_what_its_environment_knows(place: Place) -> None:
     put(f"{place}/a.jsonl", b"".join(LINES))
     sent = pickle.dumps(folder_at(place).source("a.jsonl"))
@@ -152,7 +167,7 @@ INPUTS = {
 }
 
 
-@on_objects
+@at_urls
 @pytest.mark.parametrize("kind", INPUTS)
 def test_input_is_the_same_wherever_it_lies(
     place: Url, kind: str, make_settings: Make, tmp_path: Path
@@ -232,7 +247,7 @@ def test_a_known_tag_is_not_fetched_again(
     assert fetched == (["a.jsonl"] if has_new_tag else [])
 
 
-@on_objects
+@at_urls
 @pytest.mark.parametrize("several", [False, True])
 def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
     place: Url, several: bool, make_settings: Make, monkeypatch: pytest.MonkeyPatch
@@ -266,13 +281,90 @@ def test_parquet_of_known_tags_is_not_fetched_for_its_columns(
         ingest(settings)
 
 
+@pytest.mark.parametrize("tags", [True, False])
+def test_files_of_web_servers(tags: bool, make_settings: Make) -> None:
+    files = {"/my%20docs/a.jsonl": b"".join(LINES[:200]), "/b.jsonl.gz": gzip.compress(b"".join(LINES[200:]))}
+
+    def answer(path: str) -> tuple[bytes | None, dict[str, str]]:
+        tag = f'W/"{hashlib.md5(files[path]).hexdigest()}"'
+        headers = {"Last-Modified": "Mon, 23 Nov 2026 06:40:00 GMT", **({"ETag": tag} if tags else {})}
+        return files[path], headers
+
+    with serving(answer) as (url, requests):
+        settings = make_settings(input={"paths": [f"{url}{path}" for path in files]})
+        assert ingest(settings)["records"] == 300
+        requests.clear()
+        again = ingest(settings)
+        assert again["trusted_bytes"] == again["file_bytes"] and {*requests} == {"HEAD"}
+        listed = folder_at(Url(url)).source("b.jsonl.gz")
+        files["/b.jsonl.gz"] = gzip.compress(b"".join(LINES[200:250]))
+        sources._copy.cache_clear()
+        with pytest.raises(InputError, match=r"b\.jsonl\.gz was changed since it was listed"):
+            list(read_lines(listed))
+        assert ingest(settings)["records"] == 250
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("/nothing.jsonl", "no file matches"),
+        ("/*.jsonl", "cannot be listed, because web servers list no files; name each file by its URL"),
+        ("/page", "is neither JSONL nor Parquet by its name"),
+    ],
+)
+def test_what_a_web_server_has_not(path: str, wrong: str) -> None:
+    server = serving(lambda asked: (b"<html>" if asked == "/page" else None, {}))
+    with server as (url, _), pytest.raises(InputError, match=wrong):
+        find_files([url + path])
+
+
+def test_a_dataset_of_the_hub_is_read_at_one_commit(hub: str, make_settings: Make) -> None:
+    put(f"{hub}/data/a.jsonl", b"".join(LINES[:10]))
+    put(f"{hub}/data/more/b.jsonl.gz", gzip.compress(b"".join(LINES[10:20])))
+    first = commit_name(2)
+    settings = make_settings(input={"paths": [f"{hub}/data", f"{hub}@main/data/a.jsonl"]})
+    assert ingest(settings)["records"] == 20
+    put(f"{hub}/README.md", b"?")
+    again = ingest(settings)
+    # Another commit, and the same files.
+    assert again["trusted_bytes"] == again["file_bytes"]
+    put(f"{hub}/data/a.jsonl", b"".join(LINES[20:]))
+    assert ingest(settings)["records"] == 290
+    assert ingest(make_settings(input={"paths": [f"{hub}@{first}/data/a.jsonl"]}))["records"] == 10
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("hf://datasets/org/nothing/a.jsonl", "cannot be read from the Hub .RepositoryNotFoundError"),
+        ("hf://datasets/org/corpus@v9/a.jsonl", "cannot be read from the Hub .RevisionNotFoundError"),
+        ("hf://datasets/org/corpus/a.jsonl", "no file matches"),
+        ("hf://datasets/org/corpus", "no file matches"),
+        ("hf://org/corpus/a.jsonl", "names no dataset of the Hub"),
+    ],
+)
+def test_what_the_hub_has_not(hub: str, path: str, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        find_files([path])
+
+
+def test_the_hub_offline_is_told(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    put(f"{hub}/a.jsonl", LINES[0])
+    file = folder_at(Url(hub)).source("a.jsonl")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"a\.jsonl cannot be read from the Hub .*; check .*HF_HUB_OFFLINE"):
+        open_source(file)
+
+
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
         ("ftp://host/a.jsonl", "begins with s3://"),
-        ("https://who:Sesame99@host/a.jsonl", "fetch such input with `curl"),
-        ("hf://datasets/org/name", "fetch such input with `hf download"),
-        ("s3://who:Sesame99@host/a.jsonl", "without user, password or port"),
+        ("https://who:Sesame99@host/a.jsonl", "without user and password"),
+        ("https://host/a.jsonl?sig=Sesame99", "without query"),
+        ("s3://who:Sesame99@host/a.jsonl", "without user and password or port"),
     ],
 )
 def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
