@@ -73,8 +73,8 @@ def checked_url(text: str, *, written: bool = True) -> Url:
     expected = f"expected {scheme}://{'host/path' if web else 'bucket/prefix'}"
     if "@" in name or (":" in name and not web):
         raise ValueError(
-            f"{expected}, without user and password{'' if web else ' or port'}: give credentials and endpoint in the "
-            "environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, HF_TOKEN)"
+            f"{expected}, without user{' and password' if web else ', password or port'}: give credentials and "
+            "endpoint in the environment (such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, HF_TOKEN)"
         )
     if web and re.search("[?#]", path):
         raise ValueError(f"{expected}, without query or fragment, which may hold secrets")

@@ -188,28 +188,19 @@ def test_large_parquet_rows_come_a_few_at_a_time_and_one_beyond_the_limit_is_ref
 
 
 @pytest.mark.parametrize("opened", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_arrow_is_read_as_parquet_is(
-    tmp_path: Path, opened: Callable[..., pa.RecordBatchWriter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_ROWS", 7)
-    column = pa.array(["a", None, "b"] * 10)
-    table = pa.table(
-        {
-            "text": [f"{at}" for at in range(30)],
-            "view": column.cast(pa.string_view()),
-            "d": column.dictionary_encode(),
-        }
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    with opened(tmp_path / "a.arrow", table.schema) as writer:
+def test_arrow_is_read_as_parquet_is(tmp_path: Path, opened: Callable[..., pa.RecordBatchWriter]) -> None:
+    column, files = pa.array(["a", None, "b"] * 10), [tmp_path / "a.parquet", tmp_path / "a.arrow"]
+    columns = {"text": [*map(str, range(30))], "view": column.cast(pa.string_view())}
+    table = pa.table({**columns, "dictionary": column.dictionary_encode()})
+    pq.write_table(table, files[0])
+    with opened(files[1], table.schema) as writer:
         writer.write_table(table, max_chunksize=20)
-    parquet, arrow = ([*read_rows(tmp_path / f"a.{end}", None, first=3)] for end in ("parquet", "arrow"))
-    assert [to_bytes(inputs.joined(each).ids) for each in (arrow, parquet)] == [
-        to_bytes(inputs.joined(parquet).ids)
-    ] * 2
-    assert inputs.joined(arrow).starts.tolist() == list(range(3, 30)) and max(map(len, arrow)) <= 7
-    data = (tmp_path / "a.arrow").read_bytes()
-    for damaged, said in ((b"", "cannot be read as Arrow"), (b"{}" * 99, "cannot"), (data[:700], "a.arrow")):
-        (tmp_path / "a.arrow").write_bytes(damaged)
-        with pytest.raises(InputError, match=said):
-            list(read_rows(tmp_path / "a.arrow", None))
+    with patch.object(inputs, "BLOCK_ROWS", 7):
+        parquet, arrow = ([*read_rows(file, None, first=3)] for file in files)
+    assert max(map(len, arrow)) <= 7
+    parquet, arrow = (inputs.joined(each) for each in (parquet, arrow))
+    assert arrow.starts.tolist() == list(range(3, 30)) and to_bytes(arrow.ids) == to_bytes(parquet.ids)
+    for damaged in (b"", b"{}" * 99, files[1].read_bytes()[:700]):
+        files[1].write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a\.arrow (cannot be read as Arrow|is damaged after row)"):
+            list(read_rows(files[1], None))

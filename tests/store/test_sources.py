@@ -304,20 +304,6 @@ def test_files_of_web_servers(tags: bool, make_settings: Make) -> None:
         assert ingest(settings)["records"] == 250
 
 
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("/nothing.jsonl", "no file matches"),
-        ("/*.jsonl", "cannot be listed, because web servers list no files; name each file by its URL"),
-        ("/page", "is neither JSONL nor Parquet by its name"),
-    ],
-)
-def test_what_a_web_server_has_not(path: str, wrong: str) -> None:
-    server = serving(lambda asked: (b"<html>" if asked == "/page" else None, {}))
-    with server as (url, _), pytest.raises(InputError, match=wrong):
-        find_files([url + path])
-
-
 def test_a_dataset_of_the_hub_is_read_at_one_commit(hub: str, make_settings: Make) -> None:
     put(f"{hub}/data/a.jsonl", b"".join(LINES[:10]))
     put(f"{hub}/data/more/b.jsonl.gz", gzip.compress(b"".join(LINES[10:20])))
@@ -339,23 +325,14 @@ def test_a_dataset_of_the_hub_is_read_at_one_commit(hub: str, make_settings: Mak
         ("hf://datasets/org/nothing/a.jsonl", "cannot be read from the Hub .RepositoryNotFoundError"),
         ("hf://datasets/org/corpus@v9/a.jsonl", "cannot be read from the Hub .RevisionNotFoundError"),
         ("hf://datasets/org/corpus/a.jsonl", "no file matches"),
-        ("hf://datasets/org/corpus", "no file matches"),
         ("hf://org/corpus/a.jsonl", "names no dataset of the Hub"),
+        ("/nothing.jsonl", "no file matches"),
+        ("/*.jsonl", "cannot be listed, because web servers list no files; name each file by its URL"),
     ],
 )
-def test_what_the_hub_has_not(hub: str, path: str, wrong: str) -> None:
-    with pytest.raises(InputError, match=wrong):
-        find_files([path])
-
-
-def test_the_hub_offline_is_told(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    put(f"{hub}/a.jsonl", LINES[0])
-    file = folder_at(Url(hub)).source("a.jsonl")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"a\.jsonl cannot be read from the Hub .*; check .*HF_HUB_OFFLINE"):
-        open_source(file)
+def test_what_the_hub_or_a_web_server_has_not(hub: str, path: str, wrong: str) -> None:
+    with serving(lambda _: (None, {})) as (url, _), pytest.raises(InputError, match=wrong):
+        find_files([path if path.startswith("hf:") else url + path])
 
 
 @pytest.mark.parametrize(
@@ -364,7 +341,7 @@ def test_the_hub_offline_is_told(hub: str, monkeypatch: pytest.MonkeyPatch) -> N
         ("ftp://host/a.jsonl", "begins with s3://"),
         ("https://who:Sesame99@host/a.jsonl", "without user and password"),
         ("https://host/a.jsonl?sig=Sesame99", "without query"),
-        ("s3://who:Sesame99@host/a.jsonl", "without user and password or port"),
+        ("s3://who:Sesame99@host/a.jsonl", "without user, password or port"),
     ],
 )
 def test_urls_that_are_no_input_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
