@@ -55,8 +55,8 @@ from tests.law.test_totality import candidates, environment, fields
 STEPS = 12
 MEMORY = Path("/dev/shm")
 """Where there is such a folder, the examples' files live in memory: they are small, many, and soon gone."""
-COMPARED_APART = ("curated_meta.json", "embeddings.npy")
-"""Files of an output whose bytes may differ: one names the store, one is equal to within rounding."""
+COMPARED_APART = ("curated_meta.json", "embeddings.npy", "left_out.parquet")
+"""Files of an output whose bytes may differ: one names the store, two are equal to within rounding."""
 MISSING = object()
 NAMES = ("a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl")
 TEXT_FIELDS = ("text", "body")
@@ -504,6 +504,12 @@ class Law(RuleBasedStateMachine):
                 }
                 assert files.pop(f"_{name}/manifest.json")
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
+        if fresh.selects:
+            # Weights come from vectors, which are equal to 1e-5.
+            left_out = [
+                pd.read_parquet(at / "left_out.parquet") for at in (self.folder / "out", fresh.output.path)
+            ]
+            pd.testing.assert_frame_equal(*left_out, rtol=0, atol=1e-5)
         incremental, scratch = load_results(self.store.root), load_results(fresh.store.path)
         pd.testing.assert_frame_equal(incremental.documents, scratch.documents, rtol=0, atol=1e-5)
         np.testing.assert_allclose(incremental.embeddings, scratch.embeddings, rtol=0, atol=1e-5)
