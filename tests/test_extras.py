@@ -44,6 +44,7 @@ def imports_of(tree: ast.Module) -> set[str]:
 
 
 ELSEWHERE = {
+    "corpus/compression.py": {"backports", "compression"},  # one of them, by the version of Python
     "write/exports/megatron_cache.py": {"megatron"},  # lies beside an export, and runs in Megatron
     "readers/mix_log.py": {"lightning"},  # for a training with it
 }

@@ -143,7 +143,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
         ]
         for row in stored
     ]
-    assert [line.split() for line in lines[-6:]] == shown
+    assert [line.split() for line in lines[-len(shown) :]] == shown
     assert [row[3] for row in shown] == sorted((row[3] for row in shown), key=float)
     assert main(["compare", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out)["comparison"] == stored

@@ -56,7 +56,6 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(
     store: LocalStore, folder: Path
 ) -> None:
     (folder / f"{TEMPORARY}abc").write_bytes(b"half")
-    (folder / f"{TEMPORARY}gather").mkdir()
     for other in (".tmp-abc", "..divorder-tmp-", "curated.jsonl~"):
         (folder / other).write_text("mine")
     with OutputFolder(store, folder):
