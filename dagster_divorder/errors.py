@@ -3,14 +3,11 @@
     DivOrderError
     ├── SettingsError    a setting has an unknown key, a wrong type or an impossible value
     ├── InputError       a corpus, a model directory or an argument cannot be used
-    │   ├── RejectLimitError   more records were refused than input.max_reject_share allows
-    │   └── MissingPackageError   a package of an extra is not installed
     ├── StoreError       a stored file is damaged, from another version, or cannot be written
     │   ├── StoreBusyError     another run holds the store's lock
     │   ├── DamagedFileError   a file that a run can make again is missing or altered
     │   └── DiskFullError      the disk is full
     ├── WorkerError      a worker process died
-    ├── MemoryLimitError   memory does not suffice
     └── MissingStageError      a needed stage has not run yet
 
 A message names the value, the expectation and the remedy. It never holds a URL's secrets, and it escapes control
@@ -62,14 +59,6 @@ class InputError(DivOrderError, ValueError):
     """Data, a model or an argument cannot be used."""
 
 
-class RejectLimitError(InputError):
-    """The share of refused records exceeds `input.max_reject_share`."""
-
-
-class MissingPackageError(InputError):
-    """A package is not installed; the message says how to install it."""
-
-
 class StoreError(DivOrderError):
     """The store, or a file in it, cannot be used."""
 
@@ -96,10 +85,6 @@ class DiskFullError(StoreError):
 
 class WorkerError(DivOrderError):
     """A worker process died. Finished fragments are kept."""
-
-
-class MemoryLimitError(DivOrderError):
-    """Memory, or the limit of this process, does not suffice. Finished fragments are kept."""
 
 
 class MissingStageError(DivOrderError):

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from dagster_divorder.errors import MissingPackageError
+from dagster_divorder.errors import InputError
 
 EXTRAS = {
     "accelerate": ("tensor-parallel", "accelerate", "deep.tensor_parallel needs"),
@@ -30,16 +30,16 @@ def load_extra(module: str) -> Any:
     """Imports a package of an extra, or one of its modules.
 
     Raises:
-        MissingPackageError: it is not installed, or cannot be imported.
+        InputError: it is not installed, or cannot be imported.
     """
     package = module.partition(".")[0]
     if missing := why_missing(package):
-        raise MissingPackageError(missing)
+        raise InputError(missing)
     try:
         return importlib.import_module(module)
     except (ImportError, OSError) as error:  # OSError: one of its own libraries does not load
         extra, name, needed = EXTRAS[package]
-        raise MissingPackageError(
+        raise InputError(
             f"{needed} {name}, which is installed but cannot be imported ({error}): pip install --force-reinstall "
             f"'dagster-divorder[{extra}]'"
         ) from error

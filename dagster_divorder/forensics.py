@@ -60,7 +60,7 @@ def where(
     """
     import pandas as pd
 
-    run, steps, sequences = _last_run(settings), _rising("steps", steps), _rising("sequences", sequences)
+    run, steps, sequences = _last_run(settings), _rising(steps), _rising(sequences)
     if not (steps or sequences or ids):
         raise InputError(
             "nothing to look up; give steps (--step 1200..1210), sequences (--sequence 7) or documents (--id NAME)"
@@ -238,16 +238,11 @@ def _refuse_other_batch(run: Run, plan: TrainingPlan) -> None:
         )
 
 
-def _rising(name: str, numbers: Iterable[int]) -> Sequence[int]:
-    """Distinct whole numbers in rising order. A range stays a range, because it may be longer than memory."""
-    if isinstance(numbers, range):
-        return numbers if numbers.step > 0 else numbers[::-1]
-    try:
-        return sorted({operator.index(number) for number in numbers})
-    except TypeError as error:
-        raise InputError(
-            f"{name} are not whole numbers ({error}); expected whole numbers, such as range(1200, 1210)"
-        ) from None
+def _rising(numbers: Iterable[int]) -> Sequence[int]:
+    """Distinct numbers in rising order. A range stays a range, because it may be longer than memory."""
+    if isinstance(numbers, range) and numbers.step > 0:
+        return numbers
+    return sorted({operator.index(number) for number in numbers})
 
 
 def _positions(total: int, batch: int, steps: Sequence[int], sequences: Sequence[int]) -> np.ndarray:

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import tomlkit
 
 from dagster_divorder.core.fields import fields_of
 from dagster_divorder.core.order.strategy import one_of
@@ -25,12 +25,10 @@ from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.records import raw_bytes
 from dagster_divorder.errors import InputError, SettingsError, printable
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.loading import refuse_unwritable, relative_source, write_settings_file
+from dagster_divorder.settings.loading import relative_source, write_settings_file
 from dagster_divorder.stages.output.exports import unread
 from dagster_divorder.store.sources import RemoteFile, Source, identity
 from dagster_divorder.trainers import trainer_named
-from dagster_divorder.units import byte_size
-from dagster_divorder.view.words import clip, count
 
 SAMPLE_FILES, SAMPLE_RECORDS = 20, 50_000
 TEXT_SHARE, TRAIT_SHARE, FIELD_SHARE = 0.9, 0.5, 0.01
@@ -40,7 +38,6 @@ MAX_SOURCES, MAX_VALUES, LABEL_CHARACTERS = 1000, 50, 100
 BYTES_PER_TOKEN, SEQUENCES, BATCHES, DOCUMENTS_A_CLUSTER = 4, 2_000, 50, 20
 """Fewest sequences and batches of a corpus, and documents of a cluster: sizes are lowered to have as many."""
 RANKS = ("world_size", "micro_batch", "workers")
-KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", dict: "object"}
 TEXT_NAMES = ["text", "content", "body", "document", "raw_content", "markdown", "code", "article", "message"]
 ID_NAMES = ["id", "_id", "doc_id", "docid", "document_id", "record_id", "uid", "uuid", "guid", "url"]
 SOURCE_NAMES = ["source", "pile_set_name", "redpajama_set_name", "dataset", "subset", "origin", "corpus"]
@@ -48,8 +45,7 @@ SOURCE_NAMES += ["collection", "domain", "split", "category"]
 LABEL_NAMES = {*ID_NAMES, *SOURCE_NAMES, "label", "labels", "lang", "language", "type", "date"}
 
 SETTINGS = """\
-# Settings of DivOrder: `divorder plan` shows what a run would do, `divorder run` does it. Every key, with its default:
-# divorder.example.toml in the repository.
+# Settings of DivOrder. Every key, with its default: divorder.example.toml in the repository.
 
 [input]
 {input}
@@ -59,7 +55,10 @@ base = "bootstrap"  # a small tokenizer trained here; better: the model that you
 [order]
 frozen_tokens = 0  # 0: every run orders everything again; once you train, `divorder freeze --step N` keeps what was read
 
-{clusters}[order.traits]  # every window of training carries them in the corpus's own mix
+[clusters]
+k = {k}
+
+[order.traits]  # every window of training carries them in the corpus's own mix
 {traits}
 [sequence]  # as your trainer has them
 length = {length}
@@ -80,41 +79,30 @@ NO_TRAINER = '# trainer = "hf-trainer"  # yours: `divorder run` then prints the 
 @dataclass
 class Field:
     """A field of the sampled records: the number that have it, the characters of its texts, its distinct values (a hash
-    for a long one), their kinds, and the first that is not empty."""
+    for a long one), and their types."""
 
     records: int = 0
     characters: int = 0
     values: set[Any] = field(default_factory=set)
-    kinds: set[str] = field(default_factory=set)
-    example: str = ""
+    types: set[type] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
         self.records += 1
         self.characters += characters(value)
-        self.kinds.add(KINDS.get(type(value), type(value).__name__))
+        self.types.add(type(value))
         if isinstance(value, str | int | float):
             self.values.add(value if len(str(value)) < LABEL_CHARACTERS else hash(value))
-        if not self.example and value not in ("", [], {}):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            self.example = clip(text, 40)
 
-    @property
-    def is_short(self) -> bool:
-        return self.characters < LABEL_CHARACTERS * self.records
-
-    @property
-    def type(self) -> str:
-        return " or ".join(sorted(self.kinds - ({"whole number"} if "number" in self.kinds else set())))
-
-    def has_few(self, most: int, *kinds: str) -> bool:
-        """Whether it has at most so many values: short texts, true and false, or values of other kinds."""
-        return self.is_short and len(self.values) <= most and self.kinds <= {"text", "true or false", *kinds}
+    def has_few(self, most: int, *types: type) -> bool:
+        """Whether it has at most so many values: short texts, true and false, or values of other types."""
+        is_short = self.characters < LABEL_CHARACTERS * self.records
+        return is_short and len(self.values) <= most and self.types <= {str, bool, *types}
 
 
 @dataclass
 class Looked:
     """A corpus: its paths and files, the number of sampled records and their fields. format: what a record holds, as in
-    `Input.form`, in the fields `read`; why: the reason. traits: fields to balance and their numbers of values."""
+    `Input.form`, in the fields `read`. traits: fields to balance."""
 
     paths: Sequence[str]
     listing: Found
@@ -123,23 +111,29 @@ class Looked:
     fields: dict[str, Field] = field(default_factory=dict)
     format: str = "text"
     read: tuple[str, ...] = ()
-    why: str = ""
     id_field: str | None = None
     source_field: str | None = None
-    traits: dict[str, int] = field(default_factory=dict)
+    traits: list[str] = field(default_factory=list)
 
-    @property
-    def what(self) -> str:
-        """What is read, in words."""
-        return f"{self.read[0]!r}, {self.why}" if self.format == "text" else self.why
+    def uses(self) -> list[dict[str, Any]]:
+        """The fields of the records, and what they are taken for."""
+        uses = dict.fromkeys(self.traits, "trait") | dict.fromkeys(self.read, self.format)
+        uses |= {name: use for name, use in ((self.id_field, "id"), (self.source_field, "source")) if name}
+        return [
+            {"field": name, "records": each.records, "values": len(each.values), "use": uses.get(name)}
+            for name, each in self.fields.items()
+        ]
 
 
 def look(paths: Sequence[str], text_field: str | None = None) -> Looked:
     """The corpus in paths, by at most SAMPLE_RECORDS of its records, spread over its files.
 
     Raises:
-        InputError: no file matches, a file cannot be read, it is unknown what to read, or there is no such text field.
+        InputError: no path is given, no file matches, a file cannot be read, it is unknown what to read, or there is no
+            such text field.
     """
+    if not paths:
+        raise InputError("no corpus is named; give its files, folders or globs, such as 'corpus/*.jsonl'")
     listing = find_files(paths)
     # Sources often follow one another; files at URLs are fetched whole.
     step = -(-len(listing.files) // SAMPLE_FILES)
@@ -154,57 +148,50 @@ def look(paths: Sequence[str], text_field: str | None = None) -> Looked:
                 if value is not None:
                     looked.fields.setdefault(name, Field()).add(value)
     if not looked.records:
-        raise InputError(f"{files[0]} holds no readable record; expected {_expected(listing)}")
+        raise InputError(f"{files[0]} holds no readable record{_expected(listing)}")
     least = FIELD_SHARE * looked.records
     looked.fields = {name: each for name, each in looked.fields.items() if each.records >= least}
     if text_field:
         looked.read = (one_of("the text field", text_field, looked.fields),)
-        looked.why = "as the command says"
     elif structure and structure.form:
-        looked.format, looked.read, looked.why = structure.form, structure.fields, structure.name
+        looked.format, looked.read = structure.form, structure.fields
     else:
-        looked.read, looked.why = _text_of(looked, structure)
+        looked.read = (_text_of(looked, structure),)
     _label(looked)
     return looked
 
 
 def _expected(listing: Found) -> str:
-    """What files of a kind hold, and what the first one looks like."""
-    if listing.kind == "parquet":
-        return "rows"
-    first = next((block for block in read_lines(listing.files[0]) if not block.blank.all()), None)
+    """What lines hold, and what the first ones look like; "" for other files."""
+    blocks = read_lines(listing.files[0]) if listing.kind == "jsonl" else ()
+    first = next((block for block in blocks if not block.blank.all()), None)
     looks = looks_like(raw_bytes(first, int(first.blank.argmin()))) if first else ""
-    return f"one JSON object a line{f'; it looks like {looks}' if looks else ''}"
+    return f"; expected one JSON object a line; it looks like {looks}" if looks else ""
 
 
-def _text_of(looked: Looked, structure: Structure | None) -> tuple[tuple[str], str]:
-    """((text field,), why). Raises InputError: it is unclear which field holds the text."""
+def _text_of(looked: Looked, structure: Structure | None) -> str:
+    """The text field. Raises InputError: it is unclear which field holds the text."""
+    fields = looked.fields
     sizes = {
         name: each.characters
-        for name, each in looked.fields.items()
+        for name, each in fields.items()
         if (last := name.lower().rpartition(".")[2]) in TEXT_NAMES
-        or not (each.is_short and (last in LABEL_NAMES or each.has_few(MAX_VALUES)))
+        or not (last in LABEL_NAMES or each.has_few(MAX_VALUES))
     }
     least = TEXT_SHARE * looked.records
-    texts = [name for name in sizes if looked.fields[name].records >= least]
-    texts = [name for name in texts if "text" in looked.fields[name].kinds]
-    longest, named = max(texts, key=lambda name: sizes[name], default=""), _named(TEXT_NAMES, texts)
+    texts = [name for name in sizes if fields[name].records >= least and str in fields[name].types]
+    longest, named = max(texts, key=sizes.__getitem__, default=""), _named(TEXT_NAMES, texts)
     # `text` may be a title beside a much longer `body`.
     text = named if named and 2 * sizes[named] >= sizes[longest] else longest
-    rival = max((name for name in sizes if name != text), key=lambda name: sizes[name], default="")
+    rival = max(sizes.keys() - {text}, key=sizes.__getitem__, default="")
     if structure and (not text or text in structure.fields):
         said = structure.said(by_jq=looked.listing.kind == "jsonl")
         raise InputError(f"{looked.paths[0]}: the records are {said}")
     if text and (text == named or not rival or 2 * sizes[rival] < sizes[text]):
-        return (text,), "a common name of text fields" if text == named else "by far the longest"
-    unclear = f"no field holds text in most of the first {looked.records:,} records"
-    doubt = f"the text may be in {text!r} or in {rival!r}" if text else unclear
-    fields = ", ".join(
-        f"{name!r} ({each.type})" for name, each in itertools.islice(looked.fields.items(), 40)
-    )
+        return text
     raise InputError(
-        f"{looked.paths[0]}: {doubt}; the fields are {fields}. If one of them holds the text, name it with "
-        "--text-field; if the text is in several fields or in a list, join it into one field first"
+        f"{looked.paths[0]}: it is unclear which field holds the text, of {', '.join(map(repr, looked.fields))}. Name "
+        "it with --text-field; if the text is in several fields or in a list, join it into one field first"
     )
 
 
@@ -212,18 +199,18 @@ def _label(looked: Looked) -> None:
     """Sets the fields of ids and sources, and traits."""
     rest = {name: each for name, each in looked.fields.items() if name not in looked.read}
     unique = [name for name, each in rest.items() if each.records == len(each.values) == looked.records]
-    unique = [name for name in unique if rest[name].kinds in ({"text"}, {"whole number"})]
+    unique = [name for name in unique if rest[name].types in ({str}, {int})]
     looked.id_field = _named(ID_NAMES, unique)
     rest.pop(looked.id_field or "", None)
     few = [name for name, each in rest.items() if each.has_few(MAX_SOURCES)]
     looked.source_field = _named(SOURCE_NAMES, few)
     most = min(MAX_VALUES, max(2, looked.records // 2))
-    looked.traits = {
-        name: len(each.values)
+    looked.traits = [
+        name
         for name, each in rest.items()
         if each.records >= TRAIT_SHARE * looked.records and len(each.values) > 1
-        if each.has_few(MAX_SOURCES if name == looked.source_field else most, "whole number")
-    }
+        if each.has_few(MAX_SOURCES if name == looked.source_field else most, int)
+    ]
 
 
 def _named(names: Iterable[str], fields: Iterable[str]) -> str | None:
@@ -249,8 +236,6 @@ def write_settings(
         SettingsError: the file exists, cannot be written, or would hold an impossible value.
         InputError: the trainer does not read what the settings write, or ranks are given and no trainer.
     """
-    refuse_unwritable(file, new=True)
-    # TOML forbids control characters even in comments.
     text = printable(_toml(looked, file.absolute().parent, trainer, numbers or {}, project))
     try:
         settings = load_settings(tomllib.loads(text), {}, within=file.absolute())
@@ -271,18 +256,14 @@ def _toml(
         raise InputError(f"{next(iter(ranks))} applies to a trainer: name it too, with --trainer NAME")
     is_text, listing = looked.format == "text", looked.listing
     size = sum(int(identity(file)[0]) for file in listing.files)
-    files = count(len(listing.files), "JSONL file" if listing.kind == "jsonl" else "Parquet file")
     values = {
         "paths": [relative_source(path, folder, project or folder) for path in looked.paths],
         "text_field" if is_text else "format": looked.read[0] if is_text else looked.format,
         "id_field": looked.id_field,
         "source_field": looked.source_field,
     }
-    comments = {"paths": f"{files}, {byte_size(size)}", "text_field": looked.why, "format": looked.why}
-    traits = {"cluster": "found by k-means on vectors of the texts", "length": ""}
-    traits |= {trait: f"{number} values" for trait, number in looked.traits.items()}
-    documents = looked.records * len(listing.files) // len(looked.sampled)
-    k = max(2, documents // DOCUMENTS_A_CLUSTER)
+    # At most the default.
+    k = min(30, looked.records * len(listing.files) // len(looked.sampled) // DOCUMENTS_A_CLUSTER)
     tokens, length, batch = size // BYTES_PER_TOKEN, 8192, 256
     while length > (512 if is_text else 2048) and tokens < SEQUENCES * length:
         length //= 2
@@ -296,7 +277,7 @@ def _toml(
     if not formats and looked.format != "pairs":
         packing = '[packing]\nmethod = "none"\n\n'
     elif looked.format == "prompt_completion" and all(
-        looked.fields[name].kinds == {"text"} for name in looked.read if name in looked.fields
+        looked.fields[name].types == {str} for name in looked.read if name in looked.fields
     ):
         # No chat template ends a completion that is a text.
         packing = "[packing]\nend_of_text = true  # the model learns to stop\n\n"
@@ -306,36 +287,18 @@ def _toml(
     if project:
         base = os.path.relpath(project / "divorder" / folder.name, folder)
     return SETTINGS.format(
-        input=_lines(values, comments),
-        clusters=f"[clusters]\nk = {k}  # of {count(documents, 'document')}\n\n" if k < 30 else "",
-        traits=_lines(dict.fromkeys(traits, 1.0), traits),
+        input=_lines(values),
+        k=max(2, k),
+        traits=_lines(dict.fromkeys(["cluster", "length", *looked.traits], 1.0)),
         length=length,
         # A batch is a multiple of a step of all ranks.
         batch=numbers.get("batch", -(-batch // step) * step),
         packing=packing,
-        base=toml(base)[:-1],
-        exports=_lines({"formats": formats, "trainer": trainer, **ranks}),
-    ) + ("" if trainer else NO_TRAINER)
+        base=tomlkit.item(base).as_string()[:-1],
+        exports=_lines({"formats": formats, "trainer": trainer, **ranks}) + ("" if trainer else NO_TRAINER),
+    )
 
 
-def _lines(values: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+def _lines(values: Mapping[str, Any]) -> str:
     """Keys and values in TOML, a line each, without values that are None."""
-    lines = []
-    for name, value in values.items():
-        if value is not None:
-            key = name if re.fullmatch(r"[\w-]+", name, re.ASCII) else toml(name)
-            comment = (comments or {}).get(name)
-            lines.append(f"{key} = {toml(value)}{f'  # {comment}' if comment else ''}\n")
-    return "".join(lines)
-
-
-def toml(value: Any) -> str:
-    """A value in TOML."""
-    if isinstance(value, dict):
-        inner = ", ".join(f"{key} = {toml(item)}" for key, item in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    if isinstance(value, bool | int | float):
-        return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    return tomlkit.dumps({name: value for name, value in values.items() if value is not None})

@@ -115,15 +115,6 @@ class Results:
         return self._vectors(self._last.receipt(STAGE_OF[kind]))
 
     @property
-    def gradients(self) -> np.ndarray:
-        """Projected gradients of gradient_embeddings, of the accepted records in input order, (N, K), float32,
-        memory-mapped read-only, of length 1; zero for a document without a gradient.
-
-        The first access writes them to one file in the store; later ones map it. Raises StoreBusyError: the file
-        must be written first, and a run is writing to the store."""
-        return self._vectors(self._last.receipt("gradient_embeddings"))
-
-    @property
     def sequences(self) -> pd.DataFrame:
         """One row a run of tokens, in the order of the first epoch, int64.
 

@@ -37,8 +37,8 @@ ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
-BEFORE_ROWS = 2
-"""Rank up to which texts are more important than rows of measures."""
+FITTING = ((5, 5), (4, 5), (3, 5), (2, 5), (2, 3), (2, 2), (1, 1), (0, 1))
+"""(highest rank of the texts, rows of measures) of summaries, from the longest to the shortest."""
 
 
 def summarise(settings: Settings, *, details: bool = False) -> Answer:
@@ -120,13 +120,7 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
 
 def _fitted(before: Blocks, table: Sequence[Mapping[str, str]], after: Blocks) -> list[Part]:
     """As many blocks around a table, those of low rank first, and rows of it as LINES hold."""
-    ranks = [(rank, MEASURES_SHOWN) for rank in (5, 4, 3)]
-    for most, rows in [
-        *ranks,
-        *((BEFORE_ROWS, rows) for rows in range(MEASURES_SHOWN, 1, -1)),
-        (1, 1),
-        (0, 1),
-    ]:
+    for most, rows in FITTING:
         parts = [part for rank, block in before if rank <= most for part in block]
         parts += [TextTable(table[:rows]), *(part for rank, block in after if rank <= most for part in block)]
         # In colours tables are wider and higher.

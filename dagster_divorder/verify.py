@@ -25,12 +25,10 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
 from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
 from dagster_divorder.trainers import TRAINERS, Reading, Trainer, trainer_named
 from dagster_divorder.trainers.replay import Replay, Shape, replay
-from dagster_divorder.units import batch_advice
+from dagster_divorder.units import BATCHES, batch_advice
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 from dagster_divorder.view.words import count
 
-WORTH_DEALING = 0.05
-"""Part of the mean rank's cost below which dealing rows is not proposed."""
 LAID_OUT = "exports.* belong in divorder.toml; the next run lays out the rows by them"
 
 
@@ -113,6 +111,8 @@ def lines_of_trainer(run: Run, folder: Place, format: str | None) -> list[str]:
         return []
     manifest = read_manifest(folder, EXPORT_MANIFEST) if format else None
     shape = Shape.of(manifest, str(folder)) if manifest else records_shape(run, folder)
+    if shape.sequences < BATCHES * shape.batch:
+        return []  # too few batches to advise anybody to train on them
     reading = shape.reading(**settings.exports.ranks)
     ranks = "your number of ranks" if reading.assumed else count(reading.world_size, "rank")
     lines = shape.configuration(named, reading).strip().splitlines()
@@ -132,8 +132,8 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
     head = f"the slowest rank's {what} is {{:.2f}} times the mean rank's at a micro-step"
     if run.settings.exports.equal_ranks:
         return [f"{head.format(slowest['dealt'])}, {slowest['come']:.2f} if rows came in order"]
-    if slowest["come"] - slowest["dealt"] < WORTH_DEALING:
-        return []
+    if slowest["come"] - slowest["dealt"] < 0.05:
+        return []  # dealing is not worth it
     return [f"{head.format(slowest['come'])}; exports.equal_ranks = true: {slowest['dealt']:.2f}"]
 
 

@@ -7,7 +7,6 @@ packing methods still compile later.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 
 TOPICS = ("tide anchor harbour sail reef", "oven flour crust loaf yeast", "signal wagon steam bridge track")
-EVIDENCE = ("strategy_comparison",)
-"""Stages with kernels that an output does not need."""
 
 
 def warm() -> None:
@@ -45,10 +42,9 @@ def warm() -> None:
                 "sequence": {"length": 64, "batch": 4},
             }
         )
-        run_all(settings, Silent(), GRAPH.needed(settings, *GRAPH.needed(settings), *EVIDENCE))
+        # Evidence with kernels that an output does not need.
+        run_all(settings, Silent(), GRAPH.needed(settings, *GRAPH.needed(settings), "strategy_comparison"))
 
 
 if __name__ == "__main__":
-    # A compiler makes many objects that stay: looking for garbage takes a tenth of the time.
-    gc.disable()
     warm()

@@ -12,7 +12,7 @@ import pytest
 
 from dagster_divorder.cli import main
 from dagster_divorder.engine import open_engine
-from dagster_divorder.errors import MissingPackageError
+from dagster_divorder.errors import InputError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.results import load_results
@@ -66,7 +66,7 @@ def test_every_extra_is_one_of_the_project_and_its_absence_says_how_to_install_i
     monkeypatch.setitem(sys.modules, package, None)
     line = re.escape(f"{name}, which is not installed: pip install 'dagster-divorder[{extra}]'")
     assert re.search(line, str(why_missing(package)))
-    with pytest.raises(MissingPackageError, match=line):
+    with pytest.raises(InputError, match=line):
         load_extra(f"{package}.anything")
 
 
@@ -100,9 +100,9 @@ def test_results_of_a_store_at_a_url_an_engine_and_ranks_are_refused_without_the
 ) -> None:
     for package in EXTRAS:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingPackageError, match="objects"):
+    with pytest.raises(InputError, match="objects"):
         load_results("s3://bucket/store")
-    with pytest.raises(MissingPackageError, match=r"\[ray\]"):
+    with pytest.raises(InputError, match=r"\[ray\]"):
         open_engine(Engine(address="ray"), str)
-    with pytest.raises(MissingPackageError, match="tensor-parallel"):
+    with pytest.raises(InputError, match="tensor-parallel"):
         Group(2, "cpu")

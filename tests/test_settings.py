@@ -14,8 +14,8 @@ from dagster_divorder.cli import main
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.removed import SETTINGS as REMOVED
 from dagster_divorder.removed import VERBS
-from dagster_divorder.settings import Settings, load_settings, refuse_overlap, valid_keys
-from dagster_divorder.settings.loading import set_key
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.loading import refuse_overlap, set_key, valid_keys
 from dagster_divorder.settings.places import Url
 from dagster_divorder.settings.sections import RULES, Format
 from dagster_divorder.write.exports import FORMATS
@@ -383,10 +383,9 @@ def test_a_key_that_the_environment_sets_is_not_written(tmp_path: Path) -> None:
     assert file.read_text() == "seed = 1\n"
 
 
-def test_two_variables_that_set_one_key_are_refused() -> None:
+def test_a_variable_of_a_key_goes_before_one_of_its_section() -> None:
     section = {"DIVORDER_SEQUENCE": '{"length": 64}'}
-    with pytest.raises(SettingsError, match="DIVORDER_SEQUENCE__LENGTH contradicts another one"):
-        load_settings(environ={**section, "DIVORDER_SEQUENCE__LENGTH": "32"})
+    assert load_settings(environ={"DIVORDER_SEQUENCE__LENGTH": "32", **section}).sequence.length == 32
     assert load_settings(environ={**section, "DIVORDER_SEQUENCE__BATCH": "2"}).sequence.batch == 2
     with pytest.raises(
         SettingsError, match="DIVORDER_INPUT__TEXT_FIELD sets text_field of one input, and there are"

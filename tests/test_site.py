@@ -18,7 +18,8 @@ from pydantic import BaseModel, TypeAdapter
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder.cli import GROUPS, command_parser
-from dagster_divorder.settings import Settings, load_settings, valid_keys
+from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings.loading import valid_keys
 from dagster_divorder.stages import run_all
 from tests.conftest import topic_records, write_jsonl
 

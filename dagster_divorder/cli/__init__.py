@@ -52,15 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Opens closed standard streams on /dev/null, and escapes characters that a stream cannot encode."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # Takes the lowest free descriptor, which is this one; otherwise the next opened file would get it.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+    """Opens closed streams on /dev/null, which takes their descriptors, and escapes what they cannot encode."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

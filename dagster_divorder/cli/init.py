@@ -4,67 +4,51 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from dagster_divorder.cli.verb import Options, Verb, can_ask, config_of, shown, whole_number
-from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.cli.training import RANKS
+from dagster_divorder.cli.verb import Options, Verb, can_ask, shown, whole_number
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.view.answer import Answer, Part, TextTable
 from dagster_divorder.view.words import cells
 
-if TYPE_CHECKING:
-    from dagster_divorder.propose import Looked
-
-Answered = TypeVar("Answered")
-FIELDS, CELL = 40, 60
-"""Fields in the table, and characters of a cell."""
-NUMBERS = {
-    "world_size": "data-parallel ranks of the trainer",
-    "micro_batch": "sequences that a rank reads at a time",
-    "workers": "loader processes of a rank",
-    "sequence_length": "tokens of a sequence",
-    "batch": "sequences of a batch, over all ranks",
-}
+NUMBERS = RANKS | {"sequence_length": "tokens of a sequence", "batch": "sequences of a batch, over all ranks"}
 
 
 def init(options: Options) -> Answer:
-    """Write a settings file. Shows the fields of the records and their use.
-
-    Raises:
-        InputError: no corpus is named; see also `propose.look` and `propose.write_settings`. SettingsError: the file
-            exists, or cannot be written.
-    """
+    """Write a settings file. Shows the fields of the records and their use. Raises as `look` and `write_settings`."""
     from dagster_divorder.propose import look, write_settings
     from dagster_divorder.settings.loading import DEFAULT_FILE, refuse_unwritable
     from dagster_divorder.trainers import TRAINERS, trainer_named
 
-    file = Path(config_of(options) or DEFAULT_FILE)
-    if not options.paths:
-        raise InputError(
-            "no corpus is named; give its files, folders or globs: divorder init 'corpus/*.jsonl'"
-        )
+    file = Path(getattr(options, "config", None) or DEFAULT_FILE)
     refuse_unwritable(file, new=True)
     trainer = trainer_named(options.trainer).name if options.trainer else None
     numbers = {name: given for name in NUMBERS if (given := getattr(options, name)) is not None}
     looked = look(options.paths, options.text_field)
-    data = _data(looked)
-    fields = _shown(looked, data["fields"])
+    fields = looked.uses()
+    table: list[Part] = [
+        "",
+        TextTable(cells(fields), f"{', '.join(looked.paths)}: fields of {looked.records:,} records"),
+        *(f"files that are not read: {number:,} {end}" for end, number in looked.listing.others.items()),
+        "",
+    ]
     if can_ask() and not options.yes and not getattr(options, "json", False):
-        print(shown(fields))
-        fields = []
+        print(shown(table))
+        table = []
         question = f"Trainer: {', '.join(TRAINERS)} [none]"
         trainer = trainer or _ask(question, lambda name: trainer_named(name).name)
         if trainer and "world_size" not in numbers and (ranks := _ask("Its ranks [unknown]", whole_number)):
             numbers["world_size"] = ranks
     settings = write_settings(looked, file, trainer=trainer, numbers=numbers)
     option = "" if str(file) == DEFAULT_FILE else f" --config {shlex.quote(str(file))}"
-    reads = repr(looked.read[0]) if looked.format == "text" else looked.why
     return Answer(
         [
-            f"wrote {file}: it reads {reads}; every window will carry the mix of "
-            f"{', '.join(settings.order.traits)}",
-            *fields,
+            f"wrote {file}: it reads {looked.format} in {', '.join(map(repr, looked.read))}; every window will carry "
+            f"the mix of {', '.join(settings.order.traits)}",
+            *table,
             "check it, then:",
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
@@ -72,14 +56,14 @@ def init(options: Options) -> Answer:
             "in Dagster: dagster dev -m dagster_divorder.definitions",
         ],
         {
-            "settings": str(file),
-            "input": data,
+            "input": {"paths": looked.paths, "records": looked.records},
             "written": settings.model_dump(mode="json", exclude_unset=True),
+            "fields": fields,
         },
     )
 
 
-def _ask(question: str, read: Callable[[str], Answered]) -> Answered | None:
+def _ask(question: str, read: Callable[[str], Any]) -> Any:
     """The answer to a question, asked again until `read` takes it; None for Enter."""
     while True:
         try:
@@ -90,41 +74,6 @@ def _ask(question: str, read: Callable[[str], Answered]) -> Answered | None:
         except (EOFError, KeyboardInterrupt):
             print()
             raise KeyboardInterrupt("nothing was written; --yes asks nothing") from None
-
-
-def _data(looked: Looked) -> dict[str, Any]:
-    """What is known of the records, and of each of their fields."""
-    fields = [
-        {
-            "field": name,
-            "type": each.type,
-            "share": each.records / looked.records,
-            "distinct": len(each.values) or None,
-            "example": each.example,
-        }
-        for name, each in looked.fields.items()
-    ]
-    names = ("paths", "records", "format", "read", "why", "id_field", "source_field")
-    return {**{name: getattr(looked, name) or None for name in names}, "fields": fields}
-
-
-def _shown(looked: Looked, fields: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """The fields of the records, and what they are taken for."""
-    return [
-        "",
-        TextTable(
-            cells(fields[:FIELDS], CELL), f"{', '.join(looked.paths)}: fields of {looked.records:,} records"
-        ),
-        *(["other fields: --json has all of them"] if len(fields) > FIELDS else []),
-        *(
-            f"files that are not read: {number:,} {ending}"
-            for ending, number in looked.listing.others.items()
-        ),
-        "",
-        f"{looked.format}: {looked.what}",
-        f"id: {looked.id_field or 'none: no field such as id or url differs in each record'}",
-        f"source: {looked.source_field or 'none: no field such as source has few texts'}",
-    ]
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from dagster_divorder.cli.verb import Options, Verb, argument, config_of, numbers, settings_of, whole_number
+from dagster_divorder.cli.verb import Options, Verb, argument, numbers, settings_of, whole_number
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
@@ -14,7 +14,6 @@ RANKS = {
     "world_size": "data-parallel ranks",
     "micro_batch": "sequences that a rank reads at a time",
     "workers": "loader processes of a rank",
-    "nodes": "machines",
 }
 READ = {
     "step": "optimiser steps taken, each of sequence.batch sequences over all ranks and micro-batches",
@@ -28,7 +27,7 @@ def verify(options: Options) -> Answer:
     """What trainers read of an export or a plan, and whether they keep its order."""
     from dagster_divorder.verify import verify as verify_export
 
-    ranks = {name: getattr(options, name) for name in RANKS}
+    ranks = {name: getattr(options, name) for name in (*RANKS, "nodes")}
     return verify_export(settings_of(options), options.export, options.trainer, **ranks)
 
 
@@ -96,7 +95,7 @@ def freeze(options: Options) -> Answer:
     from dagster_divorder.forensics import plan_freeze
     from dagster_divorder.settings.loading import DEFAULT_FILE, config_file, set_key
 
-    settings, file = settings_of(options), config_file(config_of(options), os.environ)
+    settings, file = settings_of(options), config_file(getattr(options, "config", None), os.environ)
     given = {name: number for name in READ if (number := getattr(options, name)) is not None}
     if file is None:
         raise SettingsError(f"there is no {DEFAULT_FILE} to write to; `divorder init` makes one")
@@ -145,7 +144,7 @@ VERBS = (
             argument("--trainer", metavar="NAME", help="show this trainer in full (default: a line on each)"),
             *(
                 argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
-                for name, meaning in RANKS.items()
+                for name, meaning in (RANKS | {"nodes": "machines"}).items()
             ),
         ),
     ),

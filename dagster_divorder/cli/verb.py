@@ -50,11 +50,6 @@ def wrapped(text: str, indent: int = 0) -> str:
     )
 
 
-def config_of(options: Options) -> str | None:
-    """The settings file of --config."""
-    return getattr(options, "config", None)
-
-
 def settings_of(options: Options) -> Settings:
     """The settings of a command, with --refit applied.
 
@@ -65,7 +60,9 @@ def settings_of(options: Options) -> Settings:
     from dagster_divorder.corpus.peek import recognised
     from dagster_divorder.settings import load_settings
 
-    return recognised(load_settings(config_of(options))).refitting(*getattr(options, "refit", ()))
+    return recognised(load_settings(getattr(options, "config", None))).refitting(
+        *getattr(options, "refit", ())
+    )
 
 
 def add_refit(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,9 @@ from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kin
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings import Input, Settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import OBJECT_STORES, Place, as_place, is_url, real_place, why_unusable
+from dagster_divorder.settings.sections import Input
 from dagster_divorder.store.base import FORMAT, FORMAT_FILE, json_object
 from dagster_divorder.store.folder import TEMPORARY, Entry, Folder
 from dagster_divorder.store.folders import folder_at

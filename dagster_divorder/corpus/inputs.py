@@ -30,7 +30,7 @@ from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompre
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings import MAX_RECORD_BYTES
+from dagster_divorder.settings.sections import MAX_RECORD_BYTES
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 

@@ -23,7 +23,7 @@ from dagster_divorder.corpus.inputs import CR_ENDS, Block, parse
 from dagster_divorder.corpus.looks import looks_like, structure_of
 from dagster_divorder.corpus.parquet_rows import json_values, row_as_json
 from dagster_divorder.corpus.shapes import Shape
-from dagster_divorder.errors import InputError, RejectLimitError
+from dagster_divorder.errors import InputError
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.sources import Source
 from dagster_divorder.store.view import View
@@ -189,7 +189,7 @@ def reject(block: Block, place: int, number: int, reason: str) -> bytes:
 
 def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes], max_share: float) -> None:
     """Check that few records of a view are refused, and that each input holds some. rejects: lines of rejects.jsonl.
-    Raises RejectLimitError: more than `max_share` of the records are refused; InputError: an input holds no usable
+    Raises InputError: more than `max_share` of the records are refused, an input holds no usable
     record."""
     read = len(view) + len(rejects)
     shapes = [found.shape for found in inputs for _ in found.files]
@@ -206,7 +206,7 @@ def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes],
 
     if len(rejects) > max_share * read:
         listed = "\n  ".join(map(_said, rejects[:_SHOWN_REJECTS]))
-        raise RejectLimitError(
+        raise InputError(
             f"{len(rejects):,} of {read:,} records were refused ({len(rejects) / read:.1%}), more than "
             f"input.max_reject_share = {max_share:g} allows; nothing is made of them. The first:\n  {listed}\n"
             f"{remedy(rejects[0])}, or raise input.max_reject_share"

@@ -5,20 +5,17 @@ Checks run in the step that makes their asset. A blocking check that fails ends 
 broken result; others only warn.
 """
 
-from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 
-from dagster_divorder.defs.metadata import asset_metadata, table
+from dagster_divorder.defs.metadata import result_metadata
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.store.connect import store_of
-from dagster_divorder.store.state import load_receipt
-from dagster_divorder.units import duration
 
 
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
@@ -54,23 +51,15 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
 def _materialize(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stage: Stage
 ) -> dg.MaterializeResult[Any]:
-    """Run the stage. Reports whether its result has changed, where it lies, and what people see of it."""
+    """Run the stage. Reports what people see of its result."""
     graph, settings, key = pipeline.graph, pipeline.settings, pipeline.key(stage.name)
-    before = None
-    with suppress(DivOrderError):  # the run says what is wrong
-        before = load_receipt(store_of(settings.store), stage.name)
     receipt = run_graph(graph, settings, Log(context.log.info), graph.step(settings, stage.name))[stage.name]
-    figures = receipt.figures
-    changed = before is None or receipt.version != before.version
-    context.log.info(
-        f"{stage.name}: {figures['documents']:,} documents, {figures['new_documents']:,} new, "
-        f"{figures['reused_documents']:,} reused, {duration(figures['seconds'])}"
-        f"{'' if changed else '; the same result as before'}"
-    )
+    shown, figures = stage.show(Run(settings, store_of(settings.store), graph), receipt), receipt.figures
+    context.log.info(f"{stage.name}: {figures['documents']:,} documents, {figures['new_documents']:,} new")
     blocking = {check.name: check.blocking for check in stage.checks}
     return dg.MaterializeResult(
         asset_key=key,
-        metadata=asset_metadata(Run(settings, store_of(settings.store), graph), receipt, changed),
+        metadata=result_metadata(shown, figures),
         data_version=dg.DataVersion(receipt.version),
         check_results=[
             dg.AssetCheckResult(
@@ -79,10 +68,6 @@ def _materialize(
                 passed=found.passed,
                 severity=dg.AssetCheckSeverity.ERROR if blocking[name] else dg.AssetCheckSeverity.WARN,
                 description=found.text if found.passed else f"{found.text}\n\nWhat to do: {found.remedy}.",
-                metadata={
-                    figure.replace("_", " "): table(value) if isinstance(value, list) else value
-                    for figure, value in found.figures.items()
-                },
             )
             for name, found in run_checks(graph, pipeline.settings, stage.name).items()
         ],

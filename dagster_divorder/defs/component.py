@@ -16,7 +16,7 @@ import dagster as dg
 from dagster.components.core.component_tree import ComponentTreeException
 from pydantic import BaseModel, Field
 
-from dagster_divorder.errors import DivOrderError, InputError, SettingsError
+from dagster_divorder.errors import DivOrderError, SettingsError
 
 CONFIG = "divorder.toml"
 
@@ -41,23 +41,14 @@ class DivOrderScaffolder(dg.Scaffolder[ScaffoldParams]):
         folder = request.target_path.parent if request.append else request.target_path
         project, params = request.project_root or Path.cwd(), request.params
         try:
-            if not params.paths:
-                raise InputError(
-                    "no corpus is named; give its files, folders or globs: --paths 'data/*.jsonl'"
-                )
             write_settings(look(params.paths, params.text_field), folder / CONFIG, project=project)
         except DivOrderError as error:
             # `dg` refuses an existing folder, so the next try would fail.
             with suppress(OSError):
                 folder.rmdir()
             raise click.ClickException(str(error)) from None
-        attributes = {"config": CONFIG, "key_prefix": re.sub(r"\W", "_", folder.name, flags=re.ASCII)}
-        dg.scaffold_component(request, attributes)
-        if request.scaffold_format == "python":
-            file = folder / "component.py"
-            values = ", ".join(f'{name}="{value}"' for name, value in attributes.items())
-            returned = f"DivOrderComponent:\n    return DivOrderComponent({values})"
-            file.write_text(file.read_text().replace("DivOrderComponent: ...", returned))
+        prefix = re.sub(r"\W", "_", folder.name, flags=re.ASCII)
+        dg.scaffold_component(request, {"config": CONFIG, "key_prefix": prefix})
 
 
 @dg.scaffold_with(DivOrderScaffolder)
@@ -74,29 +65,25 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         dg.Resolver.default(
             description="The settings, in the same tables as divorder.toml. Paths are relative to this file's folder. "
             "Give either settings or config.",
-            examples=[{"input": {"paths": ["{{ context.project_root }}/data/news/*.jsonl"]}}],
         ),
     ] = None
     config: Annotated[
         str | None,
         dg.Resolver.default(
             description="The settings file, relative to this file's folder.",
-            examples=[CONFIG, "{{ context.project_root }}/news.toml"],
         ),
     ] = None
     key_prefix: Annotated[
-        str | list[str] | None,
+        str | None,
         dg.Resolver.default(
             description="First parts of every asset key, separated by /. Joined by underscores, they also begin the "
             "names of jobs, sensors, schedules and groups. Each corpus of a project needs its own.",
-            examples=["news", "training/news"],
         ),
     ] = None
     upstream: Annotated[
         dict[str, list[dg.ResolvedAssetKey]],
         dg.Resolver.default(
             description="By asset of ours, the assets of the project that write its input. Their updates start a run.",
-            examples=[{"raw_docs": ["crawl/pages"]}],
         ),
     ] = field(default_factory=dict)
     automation: Annotated[
@@ -104,7 +91,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         dg.Resolver.default(
             description="Whether runs start automatically: by a sensor on new input and updates upstream, "
             "and by a daily schedule that brings up to date what was made before.",
-            examples=[False],
         ),
     ] = True
     executor: Annotated[
@@ -112,7 +98,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         dg.Resolver.default(
             description="Where the jobs of the corpus run: in one process, which is the fastest, or by the executor of "
             "the project, by which *Materialize* runs in any case.",
-            examples=["project"],
         ),
     ] = "in_process"
 
@@ -128,7 +113,6 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
         # A component made in Python may have no file.
         file = getattr(context.component_loc, "file_path", Path.cwd())
         file = file / "defs.yaml" if file.is_dir() else file
-        prefix = self.key_prefix if isinstance(self.key_prefix, list) else [self.key_prefix or ""]
         try:
             if (self.settings is None) == (self.config is None):
                 which = "neither" if self.config is None else "both"
@@ -136,9 +120,8 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             config = None if self.config is None else file.parent / os.path.expanduser(self.config)
             return build_definitions(
                 load_settings(config or self.settings, within=file),
-                file=config or file,
                 # A template such as {{ env.YEAR }} gives a number.
-                key_prefix=[*map(str, prefix)],
+                key_prefix=str(self.key_prefix or ""),
                 upstream=self.upstream,
                 automation=self.automation,
                 executor=dg.in_process_executor if self.executor == "in_process" else None,

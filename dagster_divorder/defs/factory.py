@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,19 @@ from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.defs.assets import assets
 from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import CURATE, REPORT, daily, watch_input
-from dagster_divorder.errors import DivOrderError, InputError
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.settings import Settings, anchored, config_file, fixed_beginning, load_settings
+from dagster_divorder.settings import Settings, anchored, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages import EVIDENCE, GRAPH
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.state import load_receipt
 
-EXPLORED = tuple(stage for stage in EVIDENCE if stage != "training_evidence")
-"""The evidence that has no job of its own."""
-
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
     CURATE: ((OUTPUT,), "The curated output and everything it needs. Only what is new is computed."),
-    "explore": (
-        EXPLORED,
-        "Evidence for choosing settings: how many clusters, which vectors, which strategy; a map of the clusters, "
-        "and the diversity of the corpus.",
-    ),
-    "prove": (
-        ("training_evidence",),
-        "Small models trained on the same tokens in several orders: does the order help?",
-    ),
     REPORT: (
-        (*EXPLORED, "ordering_report", "ordering_animation"),
-        "A report on the curated output to send to others, and its films.",
+        (*sorted({*EVIDENCE} - {"training_evidence"}), "ordering_report", "ordering_animation"),
+        "Evidence for choosing settings, a report on the curated output to send to others, and its films.",
     ),
 }
 """Job -> its assets, and its description. All have every asset that they need, and nothing to fill in."""
@@ -47,8 +35,7 @@ JOBS: dict[str, tuple[tuple[str, ...], str]] = {
 def build_definitions(
     settings: Settings | str | os.PathLike[str] | None = None,
     *,
-    file: Path | None = None,
-    key_prefix: str | Sequence[str] | None = None,
+    key_prefix: str = "",
     upstream: Mapping[str, Any] | None = None,
     executor: dg.ExecutorDefinition | None = dg.in_process_executor,
     automation: bool = True,
@@ -61,7 +48,6 @@ def build_definitions(
     Args:
         settings: settings, or their file; None: as `load_settings` finds them. Relative paths start at the file's
             folder, or at the working directory without a file.
-        file: the file that given settings come from; only shown.
         key_prefix: first parts of every asset key, such as "news" or "text/news". Joined by underscores, they also
             begin the names of jobs, the sensor, the schedule, the pool and groups.
         upstream: asset that reads files (raw_docs, external_embeddings, scores) -> the assets that write these files,
@@ -75,15 +61,13 @@ def build_definitions(
     """
     upstream = upstream or {}
     try:
-        if isinstance(settings, Settings):
-            loaded = anchored(settings, Path.cwd())
-        else:
-            file, loaded = config_file(settings, os.environ), load_settings(settings)
-        if "raw_docs" not in upstream:
-            _check_input(loaded)
-        prefix = key_prefix if isinstance(key_prefix, str) else "/".join(key_prefix or ())
+        loaded = anchored(settings, Path.cwd()) if isinstance(settings, Settings) else load_settings(settings)
+        # Each check of a URL is a request. A folder that was read may be empty for a while: the sensor waits for files.
+        is_there = "raw_docs" in upstream or any(map(is_url, loaded.input.paths))
+        if not is_there and load_receipt(store_of(loaded.store), "raw_docs") is None:
+            find_inputs(loaded)
         deps = {asset: _deps(written_by) for asset, written_by in upstream.items()}
-        pipeline = Pipeline(GRAPH, recognised(loaded), file, tuple(filter(None, prefix.split("/"))), deps)
+        pipeline = Pipeline(GRAPH, recognised(loaded), tuple(filter(None, key_prefix.split("/"))), deps)
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
@@ -95,13 +79,11 @@ def definitions(
 ) -> dg.Definitions:
     """Dagster's definitions of a pipeline."""
     starts_itself = automation and OUTPUT in pipeline.graph
-    file = str(pipeline.file) if pipeline.file else "no file; defaults and environment"
     jobs = [
         dg.define_asset_job(
             pipeline.named(name),
             dg.AssetSelection.assets(*map(pipeline.key, selection)),
-            description=f"{description}\n\nSettings: {file}. To change them, edit this file (or environment "
-            "variables DIVORDER_...) and reload definitions.",
+            description=description,
             executor_def=executor,
         )
         for name, (_, description) in JOBS.items()
@@ -120,19 +102,6 @@ def _assets_of(pipeline: Pipeline, job: str) -> list[str]:
     targets = [asset for asset in pipeline.specs if asset in JOBS[job][0]]
     needed = pipeline.graph.needed(pipeline.settings, *targets) if targets else ()
     return [asset for asset in needed if asset in pipeline.specs]
-
-
-def _check_input(settings: Settings) -> None:
-    """Check that there is input (InputError). URLs are left to the run, because each check is a request. A folder that
-    an earlier run has read may be empty for a while: the sensor waits for files."""
-    if any(map(is_url, settings.input.paths)):
-        return
-    try:
-        find_inputs(settings)
-    except InputError:
-        paths = map(fixed_beginning, settings.input.paths)
-        if not all(map(os.path.exists, paths)) or load_receipt(store_of(settings.store), "raw_docs") is None:
-            raise
 
 
 def _deps(written_by: Any) -> list[Any]:

@@ -15,8 +15,6 @@ from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, anchored
 from dagster_divorder.stages import GRAPH
 
-LOG = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
-
 
 def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
     """Materialise the assets of stages and of all that they read, by default of an output, on the instance of
@@ -39,7 +37,8 @@ def materialise(settings: Settings, stages: Sequence[str] = ()) -> None:
     try:
         # Relative folders in dagster.yaml start at the working directory.
         with contextlib.chdir(home), dg.DagsterInstance.get() as instance:
-            dg.materialize(assets(pipeline), selection=keys, instance=instance, run_config=LOG)
+            log = {"loggers": {"console": {"config": {"log_level": "INFO"}}}}
+            dg.materialize(assets(pipeline), selection=keys, instance=instance, run_config=log)
     except dg.Failure as failure:
         raise failure.__cause__ or failure from None
     except dg.DagsterExecutionInterruptedError:

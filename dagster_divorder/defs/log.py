@@ -1,4 +1,4 @@
-"""A logger for terminals: time, step and message of what a run says, in lines of at most 100 columns.
+"""A logger for terminals: time and message of what a run says, in lines of at most 100 columns.
 
 Dagster's own `console` begins each line with 110 columns of date, job and run id.
 """
@@ -8,25 +8,19 @@ import textwrap
 
 import dagster as dg
 
-COLUMNS = 100
+COLUMNS, LINE = 100, "{asctime} {levelname} {dagster_meta[orig_message]}"
 
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        said = record.__dict__["dagster_meta"]
-        step, message = said["step_key"], said["orig_message"]
-        head = "" if step is None or message.startswith(step) else f"{step}: "
-        level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        first, *rest = f"{self.formatTime(record, '%H:%M:%S')} {level}{head}{message}".splitlines()
-        return "\n".join([*textwrap.wrap(first, COLUMNS, subsequent_indent=" " * 9), *rest])
+        return "\n".join(textwrap.fill(line, COLUMNS) for line in super().format(record).splitlines())
 
 
 @dg.logger
 def short_lines(context: dg.InitLoggerContext) -> logging.Logger:
-    """Time, step and message, without dates, names of jobs and ids of runs. Run config selects it:
-    `{"loggers": {"console": {}}}`."""
+    """Run config selects it: `{"loggers": {"console": {}}}`."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_Lines(LINE, "%H:%M:%S", style="{"))
     logger = logging.Logger("divorder", logging.INFO)
     logger.addHandler(handler)
     return logger

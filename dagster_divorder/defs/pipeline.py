@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -22,17 +21,13 @@ GROUPS = {
 }
 """Group -> assets. All others are in "embedding" if the output needs them, else in "evidence"."""
 
-READING_FILES = ("raw_docs", "external_embeddings", "scores")
-"""Assets whose files an asset of the project may write: `input.paths`, `embedding.path`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Stages under settings, and their names in a Dagster project.
 
-    file: the settings file, None without one. key_prefix: first parts of every asset key; joined by underscores, they
-    begin every other name. upstream: asset -> what writes its files, as `deps` takes it. specs: asset -> spec. needed:
-    the stages that the output needs.
+    key_prefix: first parts of every asset key; joined by underscores, they begin every other name. upstream: asset ->
+    what writes its files, as `deps` takes it. specs: asset -> spec. needed: the stages that the output needs.
 
     Raises:
         SettingsError: upstream names an asset that reads no files of others.
@@ -40,7 +35,6 @@ class Pipeline:
 
     graph: Graph
     settings: Settings
-    file: Path | None = None
     key_prefix: tuple[str, ...] = ()
     upstream: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     specs: Mapping[str, dg.AssetSpec] = field(init=False)
@@ -49,20 +43,18 @@ class Pipeline:
     def __post_init__(self) -> None:
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
         assets = asset_upstream(self.graph, self.settings)
-        reading = [name for name in READING_FILES if name in assets]
+        # Their files, such as those of input.paths, may be written by an asset of the project.
+        reading = [name for name in ("raw_docs", "external_embeddings", "scores") if name in assets]
         for asset in self.upstream:
             if asset not in reading:
                 raise SettingsError(
-                    f"upstream names {asset!r}, which reads no files of others under these settings; the assets that "
-                    f"do are {', '.join(reading)}"
+                    f"upstream names {asset!r}; expected what reads files here: {', '.join(reading)}"
                 )
         object.__setattr__(self, "specs", {name: self._spec(name, reads) for name, reads in assets.items()})
 
     def _spec(self, asset: str, reads: Sequence[str]) -> dg.AssetSpec:
-        group = next((group for group, assets in GROUPS.items() if asset in assets.split()), "embedding")
-        if group in ("embedding", "ordering") and asset not in self.needed:
-            # In the group of the output's assets its edges would cross theirs.
-            group = "evidence"
+        other = "embedding" if asset in self.needed else "evidence"
+        group = next((group for group, assets in GROUPS.items() if asset in assets.split()), other)
         parts = self.graph.step(self.settings, asset)
         return dg.AssetSpec(
             self.key(asset),

@@ -33,10 +33,7 @@ WATCH_INPUT = "watch_input"
 INTERVAL = 4
 """Seconds between two ticks. The daemon looks at its sensors every five seconds; if it looks a moment early, a sensor
 with an interval of five misses that turn."""
-SENSOR = "dagster/sensor_name"
-"""Tag that Dagster gives to the runs of a sensor."""
-ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-UNDER_WAY = [status for status in dg.DagsterRunStatus if status not in ENDED]
+UNDER_WAY = [one for one in dg.DagsterRunStatus if one.value not in ("SUCCESS", "FAILURE", "CANCELED")]
 
 
 def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
@@ -65,15 +62,13 @@ def watch_input(pipeline: Pipeline) -> dg.SensorDefinition:
             return dg.SkipReason(f"no change in {counted}")
         if not answered and (read := _has_read(settings, files)) is not False:
             context.update_cursor(state)
-            once = f"materialise it once (Materialize all, or the job {curate}); from then on every change starts a run"
-            first = f"nothing was made of this input yet ({counted}): {once}"
+            first = "nothing was made of this input yet: materialise it once; from then on every change starts a run"
             return dg.SkipReason(f"no change in {counted} since the last run" if read else first)
         if state != noticed:
             context.update_cursor(f"{answered} {state}")
             return dg.SkipReason(f"changed: {counted}; a run starts if the next look finds no other change")
         if run := _run_under_way(context.instance, pipeline):
-            about = f"run {run.run_id[:8]} ({run.job_name}) is {run.status.value.lower()}"
-            return dg.SkipReason(f"{about}; the input is checked again after that run")
+            return dg.SkipReason(f"the input is checked again after run {run.run_id[:8]} ({run.job_name})")
         context.update_cursor(state)
         # With the last key, because a state may return, when a file that was added is removed.
         return dg.RunRequest(run_key=_hash([state, context.last_run_key]))
@@ -86,12 +81,8 @@ def _hash(value: Any) -> str:
 
 
 def _listing(settings: Settings) -> Mapping[str, tuple[int | str, ...]]:
-    """Input file that is not empty -> its identity, which begins with its size. InputError if there is no input, or a
-    file cannot be accessed."""
-    try:
-        files = {str(file): identity(file) for group in find_inputs(settings) for file in group.files}
-    except OSError as error:
-        raise InputError(f"{error.filename} cannot be accessed: {error.strerror}") from None
+    """Input file that is not empty -> its identity, which begins with its size. InputError if there is no input."""
+    files = {str(file): identity(file) for group in find_inputs(settings) for file in group.files}
     return {file: known_by for file, known_by in files.items() if known_by[0]}
 
 
@@ -109,18 +100,14 @@ def _has_read(settings: Settings, files: Mapping[str, tuple[int | str, ...]]) ->
 
 def _data_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last update of an asset, or of the last observation of a source."""
-    made = instance.fetch_materializations(key, limit=1).records
-    records = [*made, *instance.fetch_observations(key, limit=1).records]
-    if not records:
-        return None
-    last = max(records, key=lambda record: record.timestamp)
-    event = last.asset_materialization or last.asset_observation
-    return ((event and event.tags) or {}).get("dagster/data_version", str(last.timestamp))
+    last = instance.get_latest_data_version_record(key)
+    event = last and (last.asset_materialization or last.asset_observation)
+    return ((event and event.tags) or {}).get("dagster/data_version", str(last.timestamp)) if last else None
 
 
 def _run_under_way(instance: dg.DagsterInstance, pipeline: Pipeline) -> dg.DagsterRun | None:
     """A run of the sensor, or one that makes an asset upstream. Dagster's run monitoring ends those that died."""
-    tags = {SENSOR: pipeline.named(WATCH_INPUT)}
+    tags = {"dagster/sensor_name": pipeline.named(WATCH_INPUT)}
     filters = dg.RunsFilter(job_name=pipeline.named(CURATE), statuses=UNDER_WAY, tags=tags)
     making = [record.asset_entry.last_run_id for record in instance.get_asset_records(pipeline.others)]
     runs = [*instance.get_runs(filters, limit=1), *(instance.get_run_by_id(run) for run in making if run)]
@@ -137,9 +124,8 @@ def daily(pipeline: Pipeline, assets: Sequence[str]) -> dg.ScheduleDefinition:
         cron_schedule="0 3 * * *",
         job_name=pipeline.named(REPORT),
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every night at three o'clock (UTC), brings up to date what was made under these settings: the "
-        "output, and the vectors, evidence and reports that the sensor leaves as they are. No run starts where nothing "
-        "is new.",
+        description="Every night at three o'clock (UTC), brings up to date what was made under these settings, with "
+        "the evidence and reports that the sensor leaves as they are. No run starts where nothing is new.",
     )
     def schedule() -> dg.RunRequest | dg.SkipReason:
         try:

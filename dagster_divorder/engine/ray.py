@@ -43,7 +43,7 @@ class RayEngine(Engine):
         that this process has already joined is used, and not left.
     asked: most calls at once, 0 for one a core. unseen: called by workers; names what they lack, "" for nothing.
 
-    Raises SettingsError: Ray cannot be joined, or a worker lacks something; MissingPackageError: Ray is not
+    Raises SettingsError: Ray cannot be joined, or a worker lacks something; InputError: Ray is not
     installed."""
 
     is_remote = True

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from dagster_divorder.engine.local import MEMORY_VARIABLES, Worker
-from dagster_divorder.errors import DivOrderError, MissingPackageError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.extras import why_missing
 from dagster_divorder.models.embed import OutOfMemory
 
@@ -36,12 +36,12 @@ class Group:
     out. gpus: numbers of the GPUs that they may see, empty for all.
 
     Raises:
-        MissingPackageError: accelerate is missing, which transformers needs here.
+        InputError: accelerate is missing, which transformers needs here.
     """
 
     def __init__(self, processes: int, device: str, gpus: Sequence[str] = ()) -> None:
         if missing := why_missing("accelerate"):
-            raise MissingPackageError(missing)
+            raise InputError(missing)
         self._variables = {
             **MEMORY_VARIABLES,
             RANKS: str(processes),

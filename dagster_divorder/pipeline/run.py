@@ -19,12 +19,13 @@ from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.memory import give_back_memory, is_out_of_memory, main_memory
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress, Silent
-from dagster_divorder.errors import DamagedFileError, DivOrderError, MemoryLimitError, MissingStageError
+from dagster_divorder.errors import DamagedFileError, DivOrderError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.published import publish
 from dagster_divorder.pipeline.stage import Check, Finding, Stage
-from dagster_divorder.settings import Settings, refuse_overlap
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.loading import refuse_overlap
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
@@ -292,7 +293,7 @@ def _run_one(run: Run, name: str) -> Receipt:
         if not is_out_of_memory(error):
             raise
         said = str(error).partition("\n")[0] or "no more said"
-        raise MemoryLimitError(
+        raise DivOrderError(
             f"memory ran out in {name} ({type(error).__name__}: {said}); {byte_size(main_memory())} of memory are "
             "there, or a container's quota of it: allow more (also `ulimit -v`), or lower engine.workers, and run "
             "again: finished fragments are kept"

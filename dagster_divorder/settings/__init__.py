@@ -8,31 +8,7 @@ Each stage names the settings that decide its result (`Stage.settings`). They ar
 that Dagster shows stages as stale after an edit of the settings file.
 """
 
-from dagster_divorder.settings.loading import (
-    DEFAULT_FILE,
-    anchored,
-    config_file,
-    fixed_beginning,
-    load_settings,
-    refuse_overlap,
-    valid_keys,
-)
+from dagster_divorder.settings.loading import anchored, load_settings
 from dagster_divorder.settings.model import Settings
-from dagster_divorder.settings.sections import KINDS, MAX_RECORD_BYTES, Embedding, Input, Model, Output
 
-__all__ = [
-    "DEFAULT_FILE",
-    "KINDS",
-    "MAX_RECORD_BYTES",
-    "Embedding",
-    "Input",
-    "Model",
-    "Output",
-    "Settings",
-    "anchored",
-    "config_file",
-    "fixed_beginning",
-    "load_settings",
-    "refuse_overlap",
-    "valid_keys",
-]
+__all__ = ["Settings", "anchored", "load_settings"]

@@ -196,7 +196,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
     """Values from the environment, as nested tables. Lists, tables and whole sections are JSON. data: the
-    file's values. SettingsError if a variable is no setting, or contradicts another one or [[input]] blocks."""
+    file's values. SettingsError if a variable is no setting, or contradicts [[input]] blocks."""
     given: dict[str, Any] = {}
     for name in sorted(environ, key=str.lower):
         if not name.upper().startswith(ENV_PREFIX) or name.upper() == CONFIG_VARIABLE:
@@ -217,9 +217,7 @@ def _read_environment(environ: Mapping[str, str], data: Mapping[str, Any]) -> di
                 value = json.loads(value)
         for part in reversed([section, *keys]):
             value = {part: value}
-        if (merged := _merge(given, value)) != _merge(value, given):
-            raise SettingsError(f"environment variable {name} contradicts another one; unset one of the two")
-        given = merged
+        given = _merge(given, value)
     return given
 
 

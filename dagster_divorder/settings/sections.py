@@ -381,15 +381,6 @@ class Heldout(_Section):
     """Share of the documents of every value of `mixing.trait` (of all documents, if that is no field of the input),
     which appended data leaves unchanged. Unset: none."""
 
-    @field_validator("documents", mode="before")
-    @classmethod
-    def _no_files(cls, documents: Any) -> Any:
-        if isinstance(documents, list | tuple):
-            raise ValueError(
-                "expected a share, such as 0.01: documents are drawn from the corpus, not from files"
-            )
-        return documents
-
 
 class Selection(_Section):
     """Which documents are trained on (docs/decisions/selection.md)."""

@@ -43,7 +43,7 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
     """The objects below a URL, such as s3://bucket/prefix or https://host; no request is sent yet.
 
     Endpoint and credentials come from the environment. Unanswered requests are repeated for `retry_seconds`. Raises
-    InputError: obstore refuses the URL or the environment, or is not installed (MissingPackageError)."""
+    InputError: obstore refuses the URL or the environment, or is not installed."""
     stores = load_extra("obstore.store")
     for name in _ENDPOINTS:
         if not re.match(r"https?://[^\s/]", os.environ.get(name, "http://host")):

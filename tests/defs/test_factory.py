@@ -78,9 +78,8 @@ def test_corpora_merge_with_a_project_of_its_own_and_every_name_has_its_prefix(c
     assert repository.get_job("corpus1_curate").loggers == {"console": console}
 
 
-@pytest.mark.parametrize("prefix", ["text/news", ["text", "news"]])
-def test_a_prefix_of_two_parts(corpus: Corpus, prefix: Any, tmp_path: Path) -> None:
-    defs = corpus("x", key_prefix=prefix)
+def test_a_prefix_of_two_parts(corpus: Corpus, tmp_path: Path) -> None:
+    defs = corpus("x", key_prefix="text/news")
     assert "text/news/raw_docs" in keys(defs)
     assert defs.resolve_job_def("text_news_curate")
     with pytest.raises(MissingStageError) as caught:
@@ -115,16 +114,13 @@ def test_settings_that_cannot_be_used_are_refused_in_a_sentence(
     assert said in str(refused.value) and str(tmp_path) in str(refused.value)
 
 
-def test_a_folder_that_was_read_may_be_empty_for_a_while_but_not_gone(tmp_path: Path) -> None:
+def test_a_folder_that_was_read_may_be_empty_for_a_while(tmp_path: Path) -> None:
     config = make_corpus(tmp_path)
     config.write_text(config.read_text().replace("docs.jsonl", "in"))
     docs = write_jsonl(tmp_path / "in/docs.jsonl", topic_records(5))
     execute(build_definitions(config), dg.DagsterInstance.ephemeral(), "raw_docs")
     docs.unlink()
     dg.Definitions.validate_loadable(build_definitions(config))
-    docs.parent.rmdir()
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no file matches"):
-        build_definitions(config)
 
 
 # Assets upstream -----------------------------------------------------------------------------------------------------
@@ -154,5 +150,4 @@ def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, ex
 def test_an_asset_that_reads_no_files_of_others_has_nothing_upstream(corpus: Corpus, asset: str) -> None:
     with pytest.raises(dg.DagsterInvalidDefinitionError) as refused:
         corpus(upstream={asset: ["docs"]})
-    assert f"upstream names '{asset}'" in str(refused.value)
-    assert "the assets that do are raw_docs" in str(refused.value)
+    assert f"upstream names '{asset}'; expected what reads files here: raw_docs" in str(refused.value)

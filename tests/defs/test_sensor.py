@@ -10,7 +10,6 @@ import dagster as dg
 import pytest
 
 from dagster_divorder import build_definitions
-from dagster_divorder.defs.sensor import SENSOR
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, run_stage
 from tests.conftest import topic_records, write_jsonl
@@ -119,9 +118,9 @@ def test_while_a_run_of_the_sensor_is_under_way_no_other_is_asked_for(
     job = build_definitions(config).resolve_job_def("curate")
     # Runs of others do not count.
     instance.create_run_for_job(job, status=status)
-    instance.create_run_for_job(job, status=status, tags={SENSOR: "wiki_watch_input"})
-    run = instance.create_run_for_job(job, status=status, tags={SENSOR: "watch_input"})
-    assert f"run {run.run_id[:8]} (curate) is {status.value.lower()}" in str(daemon.tick())
+    instance.create_run_for_job(job, status=status, tags={"dagster/sensor_name": "wiki_watch_input"})
+    run = instance.create_run_for_job(job, status=status, tags={"dagster/sensor_name": "watch_input"})
+    assert f"checked again after run {run.run_id[:8]} (curate)" in str(daemon.tick())
     instance.delete_run(run.run_id)
     assert daemon.starts()
 
@@ -219,7 +218,7 @@ def test_the_sensor_waits_for_an_asset_that_is_being_made(news: Project, tmp_pat
     job = news.defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={news.docs.key})
     run = news.instance.create_run_for_job(job, asset_selection=frozenset({news.docs.key}))
     write_jsonl(tmp_path / "in/half.jsonl", topic_records(1, start=7))
-    assert f"run {run.run_id[:8]} (__ASSET_JOB) is not_started; the input" in str(news.daemon.tick())
+    assert f"checked again after run {run.run_id[:8]} (__ASSET_JOB)" in str(news.daemon.tick())
     news.instance.report_run_failed(run)
     assert news.daemon.starts()
 

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_divorder.engine.memory import memory_quotas
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import MemoryLimitError
+from dagster_divorder.errors import DivOrderError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import run_all
 from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
@@ -47,6 +47,6 @@ def test_memory_that_runs_out_in_a_stage_says_in_which_and_what_is_allowed(
     write_jsonl(tmp_path / "docs.jsonl", topic_records(2))
     monkeypatch.setattr(type(RAW_DOCS), "make", make)
     with pytest.raises(
-        MemoryLimitError, match=r"memory ran out in raw_docs \(.*llocate.*\d GB of memory are there"
+        DivOrderError, match=r"memory ran out in raw_docs \(.*llocate.*\d GB of memory are there"
     ):
         run_all(make_settings(), Silent())

@@ -27,8 +27,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.settings import Embedding, Settings
-from dagster_divorder.settings.sections import Curriculum, Selection
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Curriculum, Embedding, Selection
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.stages.topics import gradient_embeddings

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagster_divorder import load_results
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.pipeline.prune import prune
@@ -17,6 +16,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.tiny_models import CONTEXT, save_model, save_tokenizer
@@ -54,7 +54,8 @@ def test_gradients_are_stored_by_document(
     settings = made(make_settings)
     write_jsonl(corpus, [*RECORDS, {"text": "a"}, RECORDS[3]])
     first = run(settings)
-    vectors = np.array(load_results(settings.store.path).gradients)
+    last = open_run(settings)
+    vectors = np.array(map_vectors(last.store, last.view, last.receipt(STAGE)))
     assert (vectors.shape, vectors.dtype) == ((42, 64), np.float32)
     # One token has no next one.
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.arange(42) != 40, atol=1e-6)

@@ -17,8 +17,9 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output import exports
+from dagster_divorder.store.state import load_state
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]
@@ -103,6 +104,25 @@ def test_an_append_is_refused_from_the_row_on_that_would_change(
     assert (
         f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
     )
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"seed": 1}, "seed 0 -> 1"),
+        ({"sequence": {"length": 32}}, "sequence.length 64 -> 32"),
+        ({"order": {"traits": {"length": 1.0}}}, "order.traits.cluster 1.0 -> unset"),
+    ],
+)
+def test_settings_that_move_rows_are_refused_before_any_work(
+    sections: dict[str, Any], said: str, make: Make, tmp_path: Path
+) -> None:
+    run_all(make(), Silent())
+    made = load_state(open_run(make()).store).receipts
+    append(tmp_path, 22)
+    assert f"is unset, and {said} would change the order of {tmp_path}" in refusal(make(**sections))
+    assert load_state(open_run(make()).store).receipts == made, "no stage has run"
+    assert refusal(make(**sections, exports={"path": tmp_path / "other"})) == ""
 
 
 def test_an_order_that_stays_is_not_refused(tmp_path: Path, make: Make) -> None:

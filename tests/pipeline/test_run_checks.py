@@ -17,8 +17,8 @@ import pytest
 
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.run import all_checks, run_checks
-from dagster_divorder.settings import Model, Settings
-from dagster_divorder.settings.sections import Advanced
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Advanced, Model
 from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.stages.topics import clusters

@@ -19,6 +19,7 @@ from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.subset_selection import load_choices
+from dagster_divorder.store.space import map_vectors
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.test_repeats import OPINIONS
 
@@ -81,7 +82,7 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
     by_name = {row["choice"]: row for row in load_choices(run)}
     assert set(by_name) == {"all", "random", "spokes"}
     used = by_name["spokes"]
-    vectors = results.gradients
+    vectors = map_vectors(run.store, run.view, run.receipt("gradient_embeddings"))
     assert used["vendi"] == pytest.approx(vendi(gram(vectors, np.flatnonzero(chosen.selected))), abs=1e-3)
     assert used["vendi"] > by_name["random"]["vendi"]
     assert used["documents"] == chosen.selected.sum()

@@ -12,8 +12,9 @@ import pytest
 from obstore.exceptions import GenericError
 
 from dagster_divorder.errors import InputError, StoreError
-from dagster_divorder.settings import Output, Settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, Url
+from dagster_divorder.settings.sections import Output
 from dagster_divorder.store import folders
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at

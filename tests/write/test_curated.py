@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.settings import Output, Settings
-from dagster_divorder.settings.sections import Heldout, Selection
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Heldout, Output, Selection
 from dagster_divorder.stages.output.curated_output import check_format
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.local import LocalStore

@@ -115,7 +115,7 @@ class _Read:
 
 def _read(run: Run, *, dry: bool) -> _Read:
     """Read the input, and store its new fragments unless `dry`. Raises InputError: the input cannot be read, or holds
-    no record; RejectLimitError: too many records were refused. Fragments may be stored; no view refers to them."""
+    no record, or too many records were refused. Fragments may be stored; no view refers to them."""
     kind, inputs = found_inputs(run)
     if template := template_of(run):
         # It must accept the conversations.

@@ -38,7 +38,8 @@ from dagster_divorder.pipeline.stage import (
     is_published,
     versions,
 )
-from dagster_divorder.settings import Output, Settings
+from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Output
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
