@@ -91,13 +91,17 @@ def test_an_altered_output_and_one_of_another_store_are_refused(settings: Settin
 
 def test_the_answer_of_a_run_has_the_lines_of_the_trainer_of_the_settings(settings: Settings) -> None:
     run_all(settings, Silent())
+    few = str(summarise(with_exports(settings, trainer="trl", world_size=2)))
+    assert "Too few batches" in few and "SFTConfig(" not in few and "max_steps" not in few
+    settings = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 2})})
+    run_all(settings, Silent())
     said = str(summarise(settings))
     export = settings.exports.path / "parquet"
     assert "SFTConfig(" not in said and " ranks:" not in said
     assert f"For its lines set exports.trainer, or:\n  divorder verify {export} --trainer NAME\n" in said
     for ranks, head, steps in [
-        ({}, "trl, your number of ranks:", "gradient_accumulation_steps=4 / ranks,"),
-        ({"world_size": 2, "micro_batch": 1}, "trl, 2 ranks:", "gradient_accumulation_steps=2,"),
+        ({}, "trl, your number of ranks:", "gradient_accumulation_steps=2 / ranks,"),
+        ({"world_size": 2, "micro_batch": 1}, "trl, 2 ranks:", "gradient_accumulation_steps=1,"),
     ]:
         named = with_exports(settings, trainer="trl", **ranks)
         # The trainer decides no bytes: nothing is out of date.

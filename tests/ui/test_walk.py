@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 SMALL = "[advanced]\nvocab_size = 512\ntoken_dims = 16\n"
 PER_TOPIC, APPENDED = 60, 2
-FIGURES = {
-    *("documents", "new_documents", "reused_documents", "seconds"),
-    *("changed", "stored_files"),
-}
+FIGURES = {"documents", "new_documents", "reused_documents", "seconds"}
 PICTURED = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map"}
 
 
@@ -252,7 +249,7 @@ def test_metadata_is_not_clipped_on_a_common_screen(dev: DagsterDev, page: Page,
     for asset in ("raw_docs", "clusters", "diversity_metrics", "strategy_comparison"):
         page.goto(f"{dev.url}/assets/{asset}")
         # The last entry, below all others.
-        page.get_by_role("cell", name="stored_files", exact=True).wait_for()
+        page.get_by_role("cell", name="seconds", exact=True).wait_for()
         clipped = [text for beyond, text in page.evaluate(WIDEST) if beyond > 1]
         assert clipped == [], asset
 
@@ -275,16 +272,11 @@ def made(dev: DagsterDev, walk: Walk) -> Metadata:
     return found
 
 
-def test_every_asset_reports_figures_paths_and_pictures_of_bounded_size(made: Metadata, walk: Walk) -> None:
-    there = set(GRAPH.needed(load_settings(walk.config)))
+def test_every_asset_reports_figures_and_pictures_of_bounded_size(made: Metadata, walk: Walk) -> None:
     for name, metadata in made.items():
         assert set(metadata) >= FIGURES, name
-        # What the terminal made is there already.
-        assert metadata["changed"].value is (name not in there), name
         for what, png in pictures(metadata).items():
             assert len(png) <= PICTURE_BYTES, (name, what)
-        for row in rows_of(metadata["stored_files"]):
-            assert Path(str(row["path"])).exists(), (name, row)
     assert {name for name, metadata in made.items() if pictures(metadata)} >= PICTURED
 
 
@@ -429,8 +421,7 @@ def test_the_command_line_finds_nothing_left_to_do(dev: DagsterDev, made: Metada
     assert run.returncode == 0, run.stderr
     assert "dagster_divorder" not in "".join(line for line in run.stderr.splitlines() if "Warning" in line)
     for asset in made:
-        found = dev.made(asset)
-        assert (found["new_documents"], found["changed"]) == (0, False), asset
+        assert dev.made(asset)["new_documents"] == 0, asset
     assert {asset: dev.version(asset) for asset in made} == before
     assert dev.stale() == set()
 

@@ -41,15 +41,10 @@ REMEDY = "or set order.frozen_tokens = 0 to order everything again"
 ANEW = "DIVORDER_ORDER__APPEND=whole DIVORDER_ORDER__FROZEN_TOKENS=0 divorder run"
 WHOLE = f'or order everything again by one run with order.append = "whole" ({ANEW})'
 
-MOVING = (
-    "seed ",
-    "sequence.length ",
-    "sequence.batch ",
-    "sequence.strategy ",
-    "order.strategy ",
-    "order.traits.",
+_KEYS = (
+    "seed sequence.length sequence.batch sequence.strategy order.strategy packing.method packing.end_of_text"
 )
-MOVING += ("packing.method ", "packing.end_of_text ")
+MOVING = ("order.traits.", *(f"{key} " for key in _KEYS.split()))
 """Settings of which another value gives another order."""
 
 Orders = Mapping[str, Receipt | Result]
