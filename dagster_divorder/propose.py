@@ -102,7 +102,7 @@ class Field:
 @dataclass
 class Looked:
     """A corpus: its paths and files, the number of sampled records and their fields. format: what a record holds, as in
-    `Input.form`, in the fields `read`. traits: fields to balance."""
+    `Input.form`, in the fields `read`. sizes: characters of each sampled conversation. traits: fields to balance."""
 
     paths: Sequence[str]
     listing: Found
@@ -111,6 +111,7 @@ class Looked:
     fields: dict[str, Field] = field(default_factory=dict)
     format: str = "text"
     read: tuple[str, ...] = ()
+    sizes: list[int] = field(default_factory=list)
     id_field: str | None = None
     source_field: str | None = None
     traits: list[str] = field(default_factory=list)
@@ -144,6 +145,8 @@ def look(paths: Sequence[str], text_field: str | None = None) -> Looked:
         for record in itertools.islice(records, max(1, SAMPLE_RECORDS // len(files))):
             structure = structure if looked.records else structure_of(record)
             looked.records += 1
+            if structure and structure.form:
+                looked.sizes.append(characters([record.get(name) for name in structure.fields]))
             for name, value in fields_of(record):
                 if value is not None:
                     looked.fields.setdefault(name, Field()).add(value)
@@ -264,8 +267,11 @@ def _toml(
     }
     # At most the default.
     k = min(30, looked.records * len(listing.files) // len(looked.sampled) // DOCUMENTS_A_CLUSTER)
-    tokens, length, batch = size // BYTES_PER_TOKEN, 8192, 256
-    while length > (512 if is_text else 2048) and tokens < SEQUENCES * length:
+    # 99 % of the conversations are held whole, with what a template writes around every message.
+    held = sorted(looked.sizes or [0])[-1 - len(looked.sizes) // 100] * 5 // (4 * BYTES_PER_TOKEN)
+    least = min(max(512, 1 << held.bit_length()), 32_768)
+    tokens, length, batch = size // BYTES_PER_TOKEN, max(8192, least), 256
+    while length > least and tokens < SEQUENCES * length:
         length //= 2
     length = numbers.get("sequence_length", length)
     while batch > 8 and tokens < BATCHES * batch * length:

@@ -38,11 +38,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Results:
     """Results of the last run on a store; each property reads its part on access."""
 
     store: Store
+
+    def __repr__(self) -> str:
+        return f"load_results({str(self.store.place)!r})"
 
     @property
     def documents(self) -> pd.DataFrame:
