@@ -84,7 +84,7 @@ def write_film(
     advance: is called after each frame.
 
     Raises:
-        MissingPackageError: no ffmpeg is installed.
+        InputError: no ffmpeg is installed.
         OSError: ffmpeg failed, for example on a full disk; carries ffmpeg's message.
     """
     import matplotlib as mpl
