@@ -243,8 +243,9 @@ def write_settings(
     try:
         settings = load_settings(tomllib.loads(text), {}, within=file.absolute())
     except SettingsError as error:
-        said = str(error).removeprefix(f"{file.absolute()} or the environment: ")
-        raise SettingsError(f"nothing was written: {said}") from None
+        raise SettingsError(
+            f"nothing was written: {str(error).rpartition(' or the environment: ')[2]}"
+        ) from None
     if trainer and (why := unread(trainer_named(trainer), settings)):
         raise InputError(f"{trainer} does not read these records: {why}")
     write_settings_file(file, text, new=True)
@@ -265,7 +266,6 @@ def _toml(
         "id_field": looked.id_field,
         "source_field": looked.source_field,
     }
-    # At most the default.
     k = min(30, looked.records * len(listing.files) // len(looked.sampled) // DOCUMENTS_A_CLUSTER)
     # 99 % of the conversations are held whole, with what a template writes around every message.
     held = sorted(looked.sizes or [0])[-1 - len(looked.sizes) // 100] * 5 // (4 * BYTES_PER_TOKEN)
