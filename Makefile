@@ -42,7 +42,8 @@ install: .venv/.installed ## create .venv and install the pinned packages (nothi
 	@$(PART) "2 pip" sh -c '$(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python $(PIP_INSTALL) \
 		-c constraints.txt --upgrade pip 2>/dev/null || \
 		{ $(PYTHON) -m venv .venv && $(PIP) -c constraints.txt --upgrade pip; }'
-	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt setuptools $(COMPILED_WITH)
+	@$(PART) "3 what kernels are compiled with" $(PIP) -c constraints.txt setuptools $(COMPILED_WITH) \
+		'backports-zstd; python_version < "3.14"'
 	@# What is compiled once for this processor, the cluster map's and our own kernels, beside the rest of the installation.
 	@$(PART) "4 compiling umap-learn, meanwhile" \
 		$(BIN)/python -c 'import dagster_divorder.core.kernels, umap' & map=$$!; \
