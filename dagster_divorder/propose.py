@@ -243,9 +243,8 @@ def write_settings(
     try:
         settings = load_settings(tomllib.loads(text), {}, within=file.absolute())
     except SettingsError as error:
-        raise SettingsError(
-            f"nothing was written: {str(error).rpartition(' or the environment: ')[2]}"
-        ) from None
+        said = str(error).rpartition(" or the environment: ")[2]
+        raise SettingsError(f"nothing was written: {said}") from None
     if trainer and (why := unread(trainer_named(trainer), settings)):
         raise InputError(f"{trainer} does not read these records: {why}")
     write_settings_file(file, text, new=True)

@@ -26,8 +26,6 @@ GROUPS: Mapping[str, Sequence[Verb]] = {
     "Compare orders": evidence.VERBS,
     "Train on it": training.VERBS,
 }
-GOES_ON = "the next run resumes here"
-"""The default message of an interrupted command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,7 +128,8 @@ def _run(options: Options) -> int:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        print(f"divorder: stopped; {stop.args[0] if stop.args else GOES_ON}", file=sys.stderr)
+        said = stop.args[0] if stop.args else "the next run resumes here"
+        print(f"divorder: stopped; {said}", file=sys.stderr)
         return 130
     return 0 if answer.passed else 1
 
