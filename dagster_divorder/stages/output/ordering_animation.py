@@ -37,9 +37,9 @@ from dagster_divorder.write.curated import write_beside
 
 BAR = "ordering_animation.mp4"
 MAP = "ordering_animation_umap.mp4"
-FRAMES = 150
+FRAMES = 100
 """Frames of each film."""
-FPS = 30
+FPS = 20
 """Pictures a second."""
 
 
