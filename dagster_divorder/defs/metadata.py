@@ -8,12 +8,16 @@ import dagster as dg
 
 from dagster_divorder.pipeline.stage import Chart, Link, Picture, Shown, Table, Text
 from dagster_divorder.units import byte_size
+from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.drawing import data_uri, reduced, sheet_picture
 from dagster_divorder.view.words import cells
 
-PICTURE_BYTES, PICTURE_WIDTH, COLUMNS = 300_000, 1080, 6
+PICTURE_BYTES, PICTURE_WIDTH = 300_000, 1080
 """Largest picture inside a page, in bytes, because Dagster stores pictures in every run's events, and in pixels:
-Dagster cuts off the rest. Larger ones are reduced. And most columns of a table, which the page cuts off as well."""
+Dagster cuts off the rest. Larger ones are reduced."""
+TABLE_CHARACTERS, INLINE_CHARACTERS = 44, 1000
+"""A wider table would be cut off inside a page, and the other values with it; Dagster shows Markdown of so many
+characters behind a link."""
 
 
 def result_metadata(shown: Shown, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,13 +57,24 @@ def _value(shown: Table | Picture | Chart | Text | Link | float) -> Any:
 
 
 def table(rows: list[dict[str, Any]]) -> dg.MetadataValue[Any]:
-    """The first COLUMNS columns of rows as a Dagster table, with rounded numbers; "none" without rows."""
+    """Rows as a Dagster table with rounded numbers; as Markdown if wider than TABLE_CHARACTERS; "none" without rows."""
     if not rows:
         return dg.MetadataValue.text("none")
-    names = [*rows[0]][:COLUMNS]
-    return dg.MetadataValue.table(
-        [dg.TableRecord({name: readable(row.get(name), name) for name in names}) for row in rows]
-    )
+    records = [{name: readable(row.get(name), name) for name in rows[0]} for row in rows]
+    texts = [
+        {name: f"{value:,}" if type(value) in (int, float) else str(value) for name, value in record.items()}
+        for record in records
+    ]
+    if sum(2 + max(len(name), *(len(row[name]) for row in texts)) for name in rows[0]) <= TABLE_CHARACTERS:
+        return dg.MetadataValue.table([dg.TableRecord(record) for record in records])
+    escaped = [{_escaped(name): _escaped(text) for name, text in row.items()} for row in texts]
+    return dg.MetadataValue.md(TextTable(escaped).markdown().ljust(INLINE_CHARACTERS))
+
+
+def _escaped(text: str) -> str:
+    """Text for a cell of Markdown. A cell may quote the corpus; a browser would load an image in it."""
+    is_number = re.fullmatch(r"-?[\d,]+(\.\d+)?", text)
+    return text if is_number else re.sub(r"([!-+:-@\[-`{}~])", r"\\\1", " ".join(text.split()))
 
 
 def picture(file: bytes, what: str) -> dg.MarkdownMetadataValue:

@@ -138,8 +138,21 @@ def execute(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: str) ->
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:
-    """The rows of a table in metadata."""
-    return [dict(record.data) for record in table.records]
+    """The rows of a table in metadata, which is one of Dagster's or, if it is wide, one in Markdown."""
+    if isinstance(table, dg.TableMetadataValue):
+        return [dict(record.data) for record in table.records]
+    lines = [
+        [re.sub(r"\\(.)", r"\1", cell.replace("&#124;", "|")) for cell in line.strip("| ").split(" | ")]
+        for line in table.value.split("\n")
+    ]
+    return [{name: _number(cell) for name, cell in zip(lines[0], line, strict=True)} for line in lines[2:]]
+
+
+def _number(cell: str) -> Any:
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return cell
 
 
 def pictures(metadata: dict[str, Any]) -> dict[str, bytes]:

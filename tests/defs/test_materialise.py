@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from dagster_divorder.defs.metadata import (
-    COLUMNS,
+    INLINE_CHARACTERS,
     PICTURE_BYTES,
     PICTURE_WIDTH,
     picture,
@@ -46,15 +47,19 @@ def test_an_append_changes_versions_downstream_and_a_pinned_fit_keeps_its_own(
     assert {stage for stage, version in after.items() if version == before[stage]} == {"base_model"}
 
 
-def test_a_table_has_the_first_columns_and_numbers_for_people() -> None:
-    rows = [
+def test_a_table_too_wide_for_the_page_is_behind_a_link_with_its_words_as_they_are() -> None:
+    narrow = [
         {"file": "a.jsonl", "records": 1200, "share": 0.123456},
         {"file": "b", "records": 1, "share": None},
     ]
-    shown = table([{**row, **dict.fromkeys("uvwxyz", 1)} for row in rows])
-    first, second = rows_of(shown)
-    assert first == {"file": "a.jsonl", "records": 1200, "share": 0.1235, "u": 1, "v": 1, "w": 1}
-    assert second["share"] == "-" and len(second) == COLUMNS
+    shown = table(narrow)
+    assert isinstance(shown, dg.TableMetadataValue)
+    assert rows_of(shown)[0] == {"file": "a.jsonl", "records": 1200, "share": 0.1235}
+    words = "| ![x](http://a.b/c.png) <b>_bold_</b> `code` \\ $x$\n# head | ~no~ &amp;"
+    shown = table([{**row, "text": words} for row in narrow])
+    assert isinstance(shown, dg.MarkdownMetadataValue) and len(shown.value) >= INLINE_CHARACTERS
+    assert rows_of(shown)[0] == {**narrow[0], "share": 0.1235, "text": words.replace("\n", " ")}
+    assert not re.search(r"(?<!\\)[<!\[`]", shown.value)
 
 
 @pytest.mark.parametrize("side", [40, 300])

@@ -398,7 +398,7 @@ def test_a_cluster_has_one_name_and_one_colour(
     shown = tables["clusters: Where the tokens of each cluster lie"]
     assert {row["cluster"]: row["colour"] for row in shown} == colours
     assert {row["cluster"]: row["documents"] for row in shown} == {
-        row["name"]: f"{row['documents']:,}" for row in rows
+        row["name"]: f"{int(row['documents']):,}" for row in rows
     }
 
 
