@@ -50,7 +50,7 @@ def build_definitions(
             folder, or at the working directory without a file.
         key_prefix: first parts of every asset key, such as "news" or "text/news". Joined by underscores, they also
             begin the names of jobs, the sensor, the schedule, the pool and groups.
-        upstream: asset that reads files (raw_docs, external_embeddings, scores) -> the assets that write these files,
+        upstream: asset that reads files (raw_docs, external_embeddings) -> the assets that write these files,
             as a list of keys such as "docs" or "raw/docs", or of anything that `deps` takes. Their updates start a run.
         executor: of the jobs; None: the project's, by which single assets run in any case.
         automation: whether to define the sensor that starts runs on new input, and the schedule.

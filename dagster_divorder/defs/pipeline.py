@@ -44,7 +44,7 @@ class Pipeline:
         object.__setattr__(self, "needed", frozenset(self.graph.needed(self.settings)))
         assets = asset_upstream(self.graph, self.settings)
         # Their files, such as those of input.paths, may be written by an asset of the project.
-        reading = [name for name in ("raw_docs", "external_embeddings", "scores") if name in assets]
+        reading = [name for name in ("raw_docs", "external_embeddings") if name in assets]
         for asset in self.upstream:
             if asset not in reading:
                 raise SettingsError(

@@ -78,7 +78,7 @@ class Input(_Section):
     source: str | None = Field(None, examples=["books"], min_length=1)
     """Source of all records of an input; replaces source_field."""
     id_field: str | None = Field(None, examples=["id"], min_length=1)
-    """Field of your own ids (strings or whole numbers), shown as `id`; your own vectors may be joined by it."""
+    """Field of your own ids (strings or whole numbers), shown as `id`."""
     max_reject_share: float = Field(0.01, ge=0, le=1)
     """Largest share of refused records. A run with more fails before it stores anything."""
 

@@ -64,8 +64,8 @@ EVIDENCE = {
     "strategy_comparison": "strategies of both levels side by side on this corpus",
     "training_evidence": "what the order does to small models trained in it",
 }
-"""Evidence -> what the report shows of it. The report shows what exists; `divorder report --all` and the jobs `explore`
-and `report` make it."""
+"""Evidence -> what the report shows of it. The report shows what exists; `divorder report --all` makes
+it, and the job `report` all of it but trainings."""
 
 
 @cache

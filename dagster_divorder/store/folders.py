@@ -29,7 +29,7 @@ _PART_BYTES, _PARTS = 16 << 20, 10_000
 _PARTS_AT_ONCE, _FILES_AT_ONCE = 4, 4
 
 
-def folder_at(place: Place) -> LocalFolder | ObjectFolder:
+def folder_at(place: Place) -> WritableFolder:
     """The folder at a place; nothing is read yet."""
     if isinstance(place, Path):
         return LocalFolder(place)

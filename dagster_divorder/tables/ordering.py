@@ -69,8 +69,8 @@ def order(
         from a row's text to its number of tokens. By default a row is as long as its text or conversation has
         characters, or all rows are equally long if no column holds text; a warning says which. The text is the column
         of strings outside `by` with the most characters.
-    strategy: a name in docs/sections.md. options: the strategy's own, and `batch` and `sequence_length` for
-        strategies that read them. seed: 0 or more, of every random choice.
+    strategy: a name in docs/sections.md. options: the strategy's own, and `batch` for those that read it.
+    seed: 0 or more, of every random choice.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.
     bins: quantile bins of a column of numbers. clusters: clusters of a column of vectors.
 

@@ -1,4 +1,4 @@
-"""ids: the user's own ids of the records (`input.id_field`): shown to people, and used to join vectors and scores.
+"""ids: the user's own ids of the records (`input.id_field`), as people see and give them.
 
 Per fragment: a table with a row a record and the columns of `corpus.columns.extract_ids`: a whole number or a
 text, neither if the record has no id. No order depends on it.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ import pyarrow as pa
 
 from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.corpus.find import find_inputs
-from dagster_divorder.corpus.keyed import KeyedBy
 from dagster_divorder.corpus.peek import unseen
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
-from dagster_divorder.pipeline.run import Run, ToBeMadeError
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
@@ -153,30 +151,3 @@ IDS = PerDocument(
     compute=lambda run: partial(ids_of, run.records),
     figures=_ids_figures,
 )
-
-
-def find_by_key(run: Run, keyed_by: KeyedBy, path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of keys of `corpus.keyed`: the first record with each key, int64 (n,), -1 if there is none. path: the
-    file, for messages. Raises InputError: records of different texts have the same own id."""
-    view = run.view
-    if keyed_by == "record_id":
-        records, ids = np.arange(len(view)), run.records.ids(view.fragments)
-    else:
-        if run.planning and IDS.missing(run, run.receipt("ids").key):
-            raise ToBeMadeError("ids")
-        records, ids = id_hashes(run.files("ids"), view)
-    once, document = distinct(ids), run.copies[records]
-    shared = np.flatnonzero(document != document[once.first][once.inverse])
-    for at in shared[:1]:
-        raise InputError(
-            f"{path} is joined by {run.settings.input.id_field!r}, but {len(shared):,} records share their id with "
-            f"a record of another text, the first {record_names(run, records[[at]])[0]!r}; expected a different id for "
-            "each text: make the ids unique, or join by record_id (load_results(store).documents has it)"
-        )
-    known, position = ids[once.first], records[once.first]
-
-    def find(keys: np.ndarray) -> np.ndarray:
-        at = places(keys, known)
-        return np.where(at < 0, -1, position[at])
-
-    return find
