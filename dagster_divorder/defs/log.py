@@ -13,7 +13,8 @@ COLUMNS, LINE = 100, "{asctime} {levelname} {dagster_meta[orig_message]}"
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(textwrap.fill(line, COLUMNS) for line in super().format(record).splitlines())
+        lines = super().format(record).splitlines()
+        return "\n".join(textwrap.fill(line, COLUMNS, subsequent_indent=" " * 9) for line in lines)
 
 
 @dg.logger
