@@ -107,21 +107,12 @@ def test_an_append_is_refused_from_the_row_on_that_would_change(
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"seed": 1}, "seed 0 -> 1"),
-        ({"sequence": {"length": 32}}, "sequence.length 64 -> 32"),
-        ({"order": {"traits": {"length": 1.0}}}, "order.traits.cluster 1.0 -> unset"),
-    ],
+    "sections",
+    [{"seed": 1}, {"sequence": {"length": 32}}, {"order": {"traits": {"length": 1.0}}}],
 )
-def test_settings_that_move_rows_are_refused_before_any_work(
-    sections: dict[str, Any], said: str, make: Make, tmp_path: Path
-) -> None:
+def test_settings_that_move_rows_are_refused(sections: dict[str, Any], make: Make, tmp_path: Path) -> None:
     run_all(make(), Silent())
-    made = load_state(open_run(make()).store).receipts
-    append(tmp_path, 22)
-    assert f"is unset, and {said} would change the order of {tmp_path}" in refusal(make(**sections))
-    assert load_state(open_run(make()).store).receipts == made, "no stage has run"
+    assert "would change from row" in refusal(make(**sections))
     assert refusal(make(**sections, exports={"path": tmp_path / "other"})) == ""
 
 

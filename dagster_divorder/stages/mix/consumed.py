@@ -20,7 +20,6 @@ from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.errors import DamagedFileError, InputError
-from dagster_divorder.pipeline.changes import changed_settings
 from dagster_divorder.pipeline.fit import Fitted, load_fitted
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import (
@@ -40,12 +39,6 @@ DOCUMENTS, SEQUENCES = "frozen_documents.safetensors", "frozen_sequences.safeten
 REMEDY = "or set order.frozen_tokens = 0 to order everything again"
 ANEW = "DIVORDER_ORDER__APPEND=whole DIVORDER_ORDER__FROZEN_TOKENS=0 divorder run"
 WHOLE = f'or order everything again by one run with order.append = "whole" ({ANEW})'
-
-_KEYS = (
-    "seed sequence.length sequence.batch sequence.strategy order.strategy packing.method packing.end_of_text"
-)
-MOVING = ("order.traits.", *(f"{key} " for key in _KEYS.split()))
-"""Settings of which another value gives another order."""
 
 Orders = Mapping[str, Receipt | Result]
 """Results of ORDERS; each was made from the one before."""
@@ -361,31 +354,6 @@ def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     reads = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
     begins = sequences["indptr"][sequences["stretches"]]
     return reads | {"stretches": np.searchsorted(np.sort(first), begins)}
-
-
-def refuse_new_settings(run: Run) -> None:
-    """Protects outputs as `refuse_to_reorder`, but before any work: from settings that move rows.
-
-    Raises:
-        InputError: one of MOVING is not as in the plan of an output, and the settings do not say what stays.
-    """
-    if run.planning or run.settings.order.says_what_stays:
-        return
-    ordered = {str(place) for place, _ in in_training_order(run.settings)}
-    for place, plan in plans_in_place(run).items():
-        made = {stage: load_receipt(run.store, stage) for stage in ORDERS if plan and place in ordered}
-        changes = dict.fromkeys(
-            change
-            for stage, last in made.items()
-            # A refused run may have made orders since.
-            if last and plan and last.version == plan.orders[stage].version
-            for change in changed_settings(run.graph[stage], last, run.settings)
-        )
-        if moved := [change for change in changes if change.startswith(MOVING)]:
-            raise InputError(
-                f"order.frozen_tokens is unset, and {', '.join(moved)} would change the order of {place}: "
-                f"{SAY_WHAT_WAS_READ}; then run again"
-            )
 
 
 def refuse_to_reorder(run: Run, fingerprint: str) -> None:

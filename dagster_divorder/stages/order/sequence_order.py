@@ -26,7 +26,6 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.consumed import refuse_new_settings
 from dagster_divorder.stages.mix.repeats import (
     TrainingStream,
     item_records,
@@ -179,7 +178,6 @@ SEQUENCE_ORDER = WholeCorpus(
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
     reads=_sequence_order_reads,
     settings=("sequence", "order", "curriculum", "packing", "chats", "seed"),
-    check=refuse_new_settings,
     compute=_order_sequences,
     checks=(
         Check(
