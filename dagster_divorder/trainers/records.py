@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dagster_divorder.trainers.samplers import HF_TRAINER, sequential, shuffled_by_accelerate
+from dagster_divorder.trainers.samplers import HF_TRAINER, sequential
 from dagster_divorder.trainers.trainer import Trainer
 
-_reader = partial(Trainer, default=shuffled_by_accelerate, resumes=HF_TRAINER.resumes)
+_reader = partial(Trainer, resumes=HF_TRAINER.resumes)
 CONVERSATIONS = ("messages", "conversations", "prompt_completion", "alpaca")
 
 

@@ -14,20 +14,13 @@ from dagster_divorder.trainers.trainer import (
     from_ranks,
     from_workers,
     in_order,
-    torch_permutation,
+    shuffled,
 )
-
-
-def _megatron(reading: Reading) -> Rows:
-    """GPTDataset without index files: some shuffle over all epochs. (It also cuts rows of several items elsewhere.)"""
-    return consecutive(torch_permutation(reading.length, reading.seed) % reading.rows, reading.batch)
-
 
 MEGATRON = Trainer(
     name="megatron",
     title="Megatron-LM (GPTDataset)",
     formats=("megatron",),
-    default=_megatron,
     shares="micro-batches",
     lines="""\
 # pretrain_gpt.py, before the datasets are built: write_cache of {path}/megatron_cache.py
@@ -38,21 +31,10 @@ MEGATRON = Trainer(
 --global-batch-size {batch}
 --micro-batch-size {micro_batch}
 --dataloader-type single
---seed {seed}
+--seed 0
 """,
     resumes="resumes exactly: consumed_samples counts sequences of all ranks",
 )
-
-
-def _olmo_core(reading: Reading) -> Rows:
-    """NumpyFSLDataLoader without index files: an epoch, from 1, is a permutation of its rows by PCG64(seed + epoch),
-    and its incomplete last batch is dropped. Ranks share finished batches, and workers take whole batches in turn."""
-    epochs = []
-    for epoch in range(1, reading.epochs + 1):
-        rows = np.arange(reading.rows)
-        np.random.Generator(np.random.PCG64(reading.seed + epoch)).shuffle(rows)
-        epochs.append(consecutive(rows, reading.batch))
-    return np.concatenate(epochs)
 
 
 def _olmo_core_by_index(reading: Reading) -> Rows:
@@ -64,7 +46,6 @@ OLMO_CORE = Trainer(
     name="olmo-core",
     title="OLMo-core (NumpyFSLDataLoader)",
     formats=("olmo",),
-    default=_olmo_core,
     best=_olmo_core_by_index,
     shares="rows",
     lines="""\
@@ -86,21 +67,11 @@ data_loader = NumpyDataLoaderConfig(
 )
 
 
-def shuffled_by_accelerate(reading: Reading) -> Rows:
-    """A torch permutation, as accelerate's seedable sampler draws it."""
-    return _in_micro_batches(torch_permutation(reading.length, reading.seed), reading)
-
-
 def sequential(reading: Reading) -> Rows:
-    """The rows in stored order."""
-    return _in_micro_batches(np.arange(reading.length), reading)
-
-
-def _in_micro_batches(order: Rows, reading: Reading) -> Rows:
-    """accelerate's BatchSamplerShard: micro-batch k goes to rank k mod W, with any number of workers. With several
-    ranks the last step is filled up with the epoch's first rows. A last global batch of fewer accumulated steps is an
-    optimizer step too."""
-    step = reading.world_size * reading.micro_batch
+    """The rows in stored order, dealt by accelerate's BatchSamplerShard: micro-batch k goes to rank k mod W, with any
+    number of workers. With several ranks the last step is filled up with the epoch's first rows. A last global batch of
+    fewer accumulated steps is an optimizer step too."""
+    step, order = reading.world_size * reading.micro_batch, np.arange(reading.length)
     missing = -len(order) % step if reading.world_size > 1 else 0
     return consecutive(np.append(order, np.resize(order, missing)), reading.batch, drop_last=False)
 
@@ -109,7 +80,6 @@ HF_TRAINER = Trainer(
     name="hf-trainer",
     title="Hugging Face Trainer",
     formats=("parquet",),
-    default=shuffled_by_accelerate,
     best=sequential,
     shares="micro-batches",
     lines="""\
@@ -178,8 +148,6 @@ TORCHTITAN_GRAIN = Trainer(
     name="torchtitan-grain",
     title="torchtitan, main since August 2026 (GrainDataLoader)",
     formats=("parquet",),
-    # It shuffles by grain's index shuffle, which is not modelled.
-    default=shuffled_by_accelerate,
     best=_torchtitan_without_workers,
     shares="micro-batches",
     lines="""\
@@ -269,13 +237,6 @@ loader = StreamingDataLoader(dataset, batch_size={micro_batch}, num_workers={wor
 )
 
 
-def _distributed_sampler(reading: Reading) -> Rows:
-    """DistributedSampler's shuffle, filled up to a multiple of W with its first rows. Rank r takes every W-th row, so
-    steps are consecutive rows, with any number of workers."""
-    order = torch_permutation(reading.length, reading.seed)
-    return np.append(order, np.resize(order, -len(order) % reading.world_size))
-
-
 _DISTRIBUTED = """\
 sampler = DistributedSampler(dataset, num_replicas={world_size}, rank=rank, shuffle=False, drop_last=True)
 loader = StatefulDataLoader(dataset, batch_size={micro_batch}, sampler=sampler, drop_last=True)
@@ -284,7 +245,6 @@ DATALOADER = Trainer(
     name="dataloader",
     title="PyTorch DataLoader or torchdata StatefulDataLoader",
     formats=("parquet",),
-    default=lambda reading: consecutive(_distributed_sampler(reading), reading.batch),
     shares="rows",
     lines=_DISTRIBUTED,
     resumes="its state counts a rank's own rows, so twice as many ranks resume at twice the position; with "
@@ -312,10 +272,11 @@ dataset = DatatroveFolderDataset(
 
 
 def _lightning(reading: Reading) -> Rows:
-    """With several ranks Lightning replaces the sampler with a shuffling DistributedSampler, even for a DataLoader with
-    shuffle=False. An incomplete last batch is an optimizer step too."""
-    order = _distributed_sampler(reading) if reading.world_size > 1 else np.arange(reading.length)
-    return consecutive(order, reading.batch, drop_last=False)
+    """With several ranks Lightning replaces the sampler with a shuffling one, even for a DataLoader with shuffle=False.
+    An incomplete last batch is an optimizer step too."""
+    if reading.world_size > 1:
+        return shuffled(reading)
+    return consecutive(np.arange(reading.length), reading.batch, drop_last=False)
 
 
 def _lightning_in_order(reading: Reading) -> Rows:

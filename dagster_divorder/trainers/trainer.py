@@ -4,7 +4,7 @@ Letters: B sequences of a global batch (one optimizer step), W ranks, b sequence
 
 Rows are numbered in the order of the files: row 0 is the first of the export's first file. A model returns the rows of
 each global batch in the order of training, int64 (batches, B); -1 fills up an incomplete batch. The order inside a
-batch has no meaning. Pure NumPy, linear in the rows read; only torch's own seeded shuffles import torch.
+batch has no meaning. Pure NumPy, linear in the rows read.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class Reading:
     """How an export is read. For a curated output, records take the place of sequences.
 
     rows: of one epoch. The export holds every epoch, as copies or as an index: row e * rows + i is row i of epoch e.
-    (`default` of Megatron and OLMo-core uses no index and numbers the rows of one epoch.) batch: sequences of a global
-    batch, over all ranks and accumulated steps. world_size: of data parallelism. micro_batch: sequences that a rank
-    reads at once. workers: loader processes of a rank; 0 reads in the training process. nodes: machines of the ranks.
-    seed: of the trainer's own shuffling. assumed: whether world_size is unknown, and this is a number to replay with.
+    batch: sequences of a global batch, over all ranks and accumulated steps. world_size: of data parallelism.
+    micro_batch: sequences that a rank reads at once. workers: loader processes of a rank; 0 reads in the training
+    process. nodes: machines of the ranks. assumed: whether world_size is unknown, and this is a number to replay with.
     """
 
     rows: int
@@ -46,12 +45,11 @@ class Reading:
     micro_batch: int = 1
     workers: int = 0
     nodes: int = 1
-    seed: int = 0
     assumed: bool = False
 
     def __post_init__(self) -> None:
         for name, number in asdict(self).items():
-            least = 0 if name in ("workers", "seed", "assumed") else 1
+            least = 0 if name in ("workers", "assumed") else 1
             if number < least:
                 raise InputError(f"{name} is {number}, expected {least} or more")
         # More is a mistake, and each process costs the model time and memory.
@@ -93,6 +91,11 @@ def in_order(reading: Reading) -> Rows:
     return consecutive(np.arange(reading.length), reading.batch)
 
 
+def shuffled(reading: Reading) -> Rows:
+    """Rows of no known order, all -1, of a trainer that shuffles by a seed of its own: no batch is the plan's."""
+    return np.full((reading.steps, reading.batch), -1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
     """A trainer, and two ways in which it reads an export: with its defaults, and keeping the order."""
@@ -103,7 +106,7 @@ class Trainer:
     """Export formats that it reads, best first."""
     forms: tuple[str, ...] = ()
     """Forms of records (`input.format`) that it tokenises itself, from the curated output: a row is a record."""
-    default: Callable[[Reading], Rows]
+    default: Callable[[Reading], Rows] = shuffled
     best: Callable[[Reading], Rows] = in_order
     """The batches with `lines` in its configuration, a format string (see `configuration`)."""
     lines: str
@@ -203,10 +206,3 @@ def rows_for_contiguous_ranks(rows: int, *, world_size: int, micro_batch: int, w
     whole = rows // (world_size * micro_batch * turn)
     order = np.arange(whole * turn * world_size * micro_batch).reshape(whole, turn, world_size, micro_batch)
     return order.transpose(2, 1, 0, 3).reshape(-1)
-
-
-def torch_permutation(rows: int, seed: int) -> Rows:
-    """A permutation (rows,) from torch's generator, as its samplers draw it."""
-    import torch
-
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()
