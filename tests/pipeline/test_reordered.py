@@ -17,9 +17,8 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.output import exports
-from dagster_divorder.store.state import load_state
 from tests.conftest import topic_records, write_jsonl
 
 Make = Callable[..., Settings]

@@ -77,23 +77,3 @@ def window_deviations(
         tv[i] = total / 2 / size
         l2[i] = np.sqrt(square) / size
     return worst, tv, l2
-
-
-@kernel
-def stretch_totals(
-    indptr: Ints,
-    codes: NDArray[np.integer],
-    tokens: NDArray[np.integer],
-    times: Ints,
-    stretch: Ints,
-    n_values: int,
-) -> tuple[Ints, Ints]:
-    """(tokens of each value in each stretch, int64 (T, J), with sequence s of stretch[s] times[s] times; tokens of each
-    sequence, int64 (S,)). Entries as for `window_deviations`."""
-    totals = np.zeros((max(0, stretch.max()) + 1 if len(stretch) else 1, n_values), np.int64)
-    size = np.zeros(len(stretch), np.int64)
-    for s in range(len(stretch)):
-        for q in range(indptr[s], indptr[s + 1]):
-            totals[stretch[s], codes[q]] += times[s] * np.int64(tokens[q])
-            size[s] += np.int64(tokens[q])
-    return totals, size

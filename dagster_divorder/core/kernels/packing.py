@@ -1,4 +1,4 @@
-"""Packs runs of tokens into sequences, and adds up vectors of sequences: the hot loops under `core.packing`.
+"""Packs runs of tokens into sequences: the hot loops under `core.packing`.
 
 Letters: P pieces, Q runs, S sequences, L tokens a sequence, N documents, J trait values of one trait.
 
@@ -117,13 +117,3 @@ def nearest_first_path(neighbour: Ints, cosine: NDArray[np.float32]) -> Ints:
         asked[depth] = best
         depth += 1
     return path
-
-
-@kernel
-def add_rows(
-    sums: Ints, sequence: NDArray[np.integer], length: Ints, row: NDArray[np.integer], rows: NDArray[np.int32]
-) -> None:
-    """sums[sequence[q]] += length[q] rows[row[q]]. Reads int (Q,) and int32 (n, C), writes sums (S, C). O(Q C)."""
-    for q in range(sequence.shape[0]):
-        for c in range(rows.shape[1]):
-            sums[sequence[q], c] += length[q] * np.int64(rows[row[q], c])

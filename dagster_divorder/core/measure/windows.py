@@ -101,14 +101,17 @@ class Laid:
 def asked_mix(counts: Counts, order: Ints, read: Ints, stretch: ArrayLike | None = None) -> AskedMix:
     """The mix along the sequences `read`. A stretch has the mix of its sequences, each as often as `order` names it.
     stretch: int (S,)."""
-    from dagster_divorder.core.kernels.measures import AskedMix, stretch_totals
+    from dagster_divorder.core.kernels.measures import AskedMix
 
     sequences = len(counts.indptr) - 1
     of_sequence = np.zeros(sequences, np.int64) if stretch is None else np.asarray(stretch, np.int64)
-    times = np.bincount(order, minlength=sequences)
-    totals, size = stretch_totals(*counts[:3], times, of_sequence, counts.n_values)
+    each = np.diff(counts.indptr)
+    cell = of_sequence.repeat(each) * counts.n_values + counts.codes
+    weights = np.bincount(order, minlength=sequences).repeat(each) * counts.tokens
+    stretches = int(of_sequence.max(initial=0)) + 1
+    totals = np.bincount(cell, weights, stretches * counts.n_values).reshape(stretches, -1)
     shares = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
-    along, before = of_sequence[read], np.concatenate([[0], np.cumsum(size[read])])
+    along, before = of_sequence[read], np.concatenate([[0], np.cumsum(counts.size[read])])
     begins = np.flatnonzero(np.diff(along, prepend=-1))
     share = shares[along[begins]] if len(begins) else shares[:1]
     at = before[begins] if len(begins) else before

@@ -52,10 +52,11 @@ def add_directions(
 
     directions: (n, C). By run, (Q,): row of its document, sequence, length in tokens. NaN adds nothing.
     """
-    from dagster_divorder.core.kernels.packing import add_rows
+    from scipy.sparse import csr_matrix
 
-    rounded = np.rint(np.nan_to_num(directions) * UNIT).astype(np.int32)
-    add_rows(sums, sequence, length, row, rounded)
+    rounded = np.rint(np.nan_to_num(directions) * UNIT).astype(np.int64)
+    held, place = np.unique(sequence, return_inverse=True)
+    sums[held] += csr_matrix((length, (place, row)), shape=(len(held), len(rounded))) @ rounded
 
 
 def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.int64]) -> Items:
