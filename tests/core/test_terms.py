@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.core.topics.terms import cluster_names, count_words
+from dagster_divorder.core.topics.terms import cluster_names, find_words
 from tests.conftest import examples
 
 TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulch spade")
@@ -16,9 +16,9 @@ FUNCTION = ["the", "and", "that", "with", "from", "this"]
 
 
 def counted(*texts: str) -> dict[str, int]:
-    """Words of all texts together and how often they are used."""
-    words = count_words(pa.array(texts, pa.large_string()))
-    return dict(zip(words.vocabulary, words.counts.sum(axis=0).tolist(), strict=True))
+    """Words of all texts together and how many texts use them."""
+    words = find_words(pa.array(texts, pa.large_string()))
+    return dict(zip(words.vocabulary, words.used.sum(axis=0).tolist(), strict=True))
 
 
 def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
@@ -36,7 +36,7 @@ def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
 
 def terms_of(texts: list[str], labels: np.ndarray, clusters: int) -> list[list[str]]:
     """The words of the name of each cluster, without its number."""
-    names = cluster_names(count_words(pa.array(texts, pa.large_string())), labels, clusters)
+    names = cluster_names(find_words(pa.array(texts, pa.large_string())), labels, clusters)
     assert len(set(names)) == len(names) == clusters
     return [name.split(" (cluster")[0].split(", ") for name in names]
 
@@ -73,21 +73,16 @@ def test_forms_of_one_word_are_one_term() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("Straße STRAßE", {"straße": 2}),
-        ("1,204 B2B x 7 _self_ n_samples 2월", {"b2b": 1, "self": 1, "samples": 1}),
+        ("Straße STRAßE", {"straße": 1}),
+        ("1,204 B2B x _self_ n_samples mp3 2월", {"self": 1, "samples": 1, "mp": 1}),
         ("don't l'eau", {"don": 1, "eau": 1}),
         ("x" * 41 + " " + "y" * 40, {"y" * 40: 1}),
-        ("хлеб ХЛЕБ", {"хлеб": 2}),
+        ("хлеб ХЛЕБ", {"хлеб": 1}),
         ("हिन्दी", {"हिन्दी": 1}),
-        ("cafe\u0301 caf\u00e9", {"caf\u00e9": 2}),
+        ("cafe\u0301 caf\u00e9", {"caf\u00e9": 1}),
         ("면적은 1,234", {"면적은": 1}),
-        ("烏克蘭的", {"烏克": 1, "克蘭": 1, "蘭的": 1}),
+        ("烏克蘭的日", {"烏克": 1, "蘭的": 1}),
         ("コマンドを表示する", {"コマンド": 1, "表示": 1}),
-        ("see https://a.example/b?c=d, www.x.example or me@x.example", {"see": 1, "or": 1}),
-        ("<p class='x'>bold</p> &nbsp;&#39; a < b", {"bold": 1}),
-        (r"\frac{alpha}{beta} C:\WINDOWS\SYSTEM", {"alpha": 1, "beta": 1, "windows": 1, "system": 1}),
-        ("0xdeadbeef a1b2c3d4e5f6 20041118 facade 486dx", {"facade": 1}),
-        ("QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWZnaGlqa2xtbm9w== key", {"key": 1}),
         ("", {}),
     ],
 )
@@ -95,11 +90,11 @@ def test_what_counts_as_a_word(text: str, words: dict[str, int]) -> None:
     assert counted(text) == words
 
 
-def test_words_are_counted_by_document() -> None:
-    words = count_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
-    table = words.counts.toarray()
+def test_words_count_once_in_a_document() -> None:
+    words = find_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
+    table = words.used.toarray()
     assert {word: table[:, at].tolist() for at, word in enumerate(words.vocabulary)} == {
-        "salt": [2, 0, 0],
+        "salt": [1, 0, 0],
         "bread": [1, 0, 1],
     }
 
@@ -113,7 +108,7 @@ def test_pairs_of_characters_that_overlap_are_one_term() -> None:
 
 def test_clusters_without_words_and_of_the_same_words_have_their_numbers() -> None:
     texts = pa.array(["salt bread"] * 6 + ["", "1 2"], pa.string())
-    names = cluster_names(count_words(texts), np.array([0, 0, 0, 2, 2, 2, 3, 1]), 5)
+    names = cluster_names(find_words(texts), np.array([0, 0, 0, 2, 2, 2, 3, 1]), 5)
     assert names[1:2] + names[3:] == ["cluster 1", "cluster 3", "cluster 4"]
     assert names[2] == f"{names[0]} (cluster 2)"
 

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.agreement import compare, told_by_words
-from dagster_divorder.core.topics.terms import cluster_names, count_words
+from dagster_divorder.core.topics.terms import cluster_names, find_words
 from dagster_divorder.corpus.sample import beginnings
 from dagster_divorder.pipeline.fit import SKETCH, PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
@@ -42,13 +42,13 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     centre = (spaces[0].centre, spaces[1].centre)
     one, other = (space.rows(run.view, rows) for space in spaces)
     found = compare(one, other, k, seed=run.settings.seed, centre=centre, names=kinds)
-    words = count_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
+    words = find_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
     names, told = [], {}
     for kind, labels, at in zip(kinds, found.labels, found.pairs, strict=True):
-        read = labels[: words.counts.shape[0]]
+        read = labels[: words.used.shape[0]]
         of_space = cluster_names(words, read, labels.max() + 1)
         names.append([of_space[cluster] for cluster in at])
-        told[kind] = told_by_words(words.counts, read)
+        told[kind] = told_by_words(words.used, read)
     noise = found.figures["chosen"] == kinds[1] and told[kinds[1]] < TOLD_SHARE * told[kinds[0]]
     note = NOISE.format(*kinds, *told.values()) if noise else None
     info = {"spaces": kinds, "k": k, **found.figures, "told_by_words": told, "note": note}
@@ -69,7 +69,7 @@ def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=12,
+    version=13,
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (

@@ -20,8 +20,8 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
 from dagster_divorder.store.reader import Reader
 
 FILE = "names.json"
-DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 6_000, 4, 1 << 16
-CHARACTERS = 2_048
+DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 4_000, 4, 1 << 16
+CHARACTERS = 1_024
 """The sample: DOCUMENTS, or PER_CLUSTER documents a cluster if that is more, at most MAX_DOCUMENTS, each with its first
 CHARACTERS. A larger sample costs time and changes few names."""
 EXAMPLES = 3
@@ -64,13 +64,13 @@ def _name_clusters(run: Run) -> Mapping[str, bytes]:
         if len(of_cluster) < EXAMPLES:
             line = " ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]
             of_cluster += [line] if line not in of_cluster else []
-    names = terms.cluster_names(terms.count_words(texts), labels[rows], count)
+    names = terms.cluster_names(terms.find_words(texts), labels[rows], count)
     return {FILE: orjson.dumps({"names": names, "examples": examples})}
 
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=5,
+    version=6,
     asset=False,
     description="Names and examples of the clusters.",
     reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
