@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.run import Run, stage_row, stages_table
+from dagster_divorder.pipeline.run import Run, stage_row
 from dagster_divorder.pipeline.stage import Chart, Link, Picture, Table, Text
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place
@@ -23,27 +23,27 @@ from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, as_text
-from dagster_divorder.view.measures import beside_shuffled, definitions, in_short, mix_rows, side_by_side
+from dagster_divorder.view.measures import beside_shuffled, definitions, in_short
 from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, number
 from dagster_divorder.write.curated import RECORDS
 
 Blocks = Sequence[tuple[int, Sequence[Part]]]
 """Texts with their ranks: 0, always shown; others as far as they fit, the lowest first."""
-MORE = "every measure, order, file and stage: divorder summary --details"
+MORE = "what a stage shows, every measure and order: divorder summary diversity_metrics"
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of stages, by stage."""
 ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
-"""Most lines of a summary without details, on a terminal of so many columns, and most measures in it."""
+"""Most lines of a summary, on a terminal of so many columns, and most measures in it."""
 FITTING = ((5, 5), (4, 5), (3, 5), (2, 5), (2, 3), (2, 2), (1, 1), (0, 1))
 """(highest rank of the texts, rows of measures) of summaries, from the longest to the shortest."""
 
 
-def summarise(settings: Settings, *, details: bool = False) -> Answer:
-    """The results of the last run, in at most 30 lines of 80 columns. details: also the measures of every order, all
-    files, and new documents and time of every stage, in as many lines as they take.
+def summarise(settings: Settings) -> Answer:
+    """The results of the last run, in at most 30 lines of 80 columns. The data also have every order, all
+    files, and new documents and time of every stage.
 
     Raises:
         MissingStageError: the pipeline has not run to its end on this store.
@@ -82,21 +82,10 @@ def summarise(settings: Settings, *, details: bool = False) -> Answer:
         (3, definitions(in_short(measured)[:MEASURES_SHOWN])),
         (0, ["", *_corpus_lines(settings, corpus, figures)]),
         *((3, [note]) for note in notes if note),
+        (0, [MORE]),
     ]
-    if details:
-        parts: list[Part] = [part for _, block in before for part in block]
-        parts += [TextTable([row.shown() for row in in_short(measured)])]
-        parts += [part for _, block in after for part in block]
-        parts += ["", f"files in {output['folder']}: {', '.join(files['files'])}"]
-        if mixes:
-            parts += ["", TextTable(mix_rows(mixes)[:ROWS], f"{mixes['trait']} along training")]
-        parts += ["", TextTable(side_by_side(orders), "all orders")]
-        parts += figures["diversity_metrics"]["findings"]
-        parts += ["", stages_table(stages, "the last run of each stage")]
-    else:
-        parts = _fitted(before, [row.shown() for row in in_short(measured)], [*after, (0, [MORE])])
     return Answer(
-        parts,
+        _fitted(before, [row.shown() for row in in_short(measured)], after),
         {
             "beats_shuffling": verdict.passed if verdict.compared else None,
             "verdict": [claim, because],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagster_divorder.cli.verb import Verb, flag, settings_of
+from dagster_divorder.cli.verb import Verb, settings_of
 from dagster_divorder.errors import InputError
 from dagster_divorder.view.answer import Answer, Line, TextTable
 
@@ -12,11 +12,8 @@ if TYPE_CHECKING:
     from dagster_divorder.settings import Settings
 
 
-def compare(settings: Settings, *, details: bool) -> Answer:
-    """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies.
-
-    details: every measure of each pair.
-    """
+def compare(settings: Settings) -> Answer:
+    """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies."""
     from dagster_divorder.stages import GRAPH, open_run, run_all
     from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
     from dagster_divorder.summary import repeats_lines
@@ -27,8 +24,7 @@ def compare(settings: Settings, *, details: bool) -> Answer:
     figures = {stage: receipt.figures for stage, receipt in receipts.items()}
     rows = by_batches(load_comparison(open_run(settings)))
     sentences = conclusions(rows)
-    columns = [*rows[0]] if details else ["documents", "sequences", DISTINCT, TV]
-    table = [as_shown({name: row[name] for name in columns}) for row in rows]
+    table = [as_shown({name: row[name] for name in ("documents", "sequences", DISTINCT, TV)}) for row in rows]
     return Answer(
         [
             *(Line(sentence, "strong") for sentence in sentences),
@@ -39,14 +35,14 @@ def compare(settings: Settings, *, details: bool) -> Answer:
             *repeats_lines(figures),
             "",
             TextTable(table),
-            *([] if details else ["every measure: --details"]),
+            "every measure: divorder summary strategy_comparison",
         ],
         {"conclusions": sentences, "comparison": rows},
     )
 
 
-def prove(settings: Settings, *, details: bool) -> Answer:
-    """Make training_evidence and its inputs. Shows its verdict and a table. details: every figure, order and source.
+def prove(settings: Settings) -> Answer:
+    """Make training_evidence and its inputs. Shows its verdict and a table.
 
     Raises:
         InputError: `evidence.tokens` is unset.
@@ -61,15 +57,14 @@ def prove(settings: Settings, *, details: bool) -> Answer:
         )
     run_all(settings, stages=GRAPH.needed(settings, "training_evidence"))
     summary = load_evidence(open_run(settings))
-    tables, (first, *verdict) = evidence_tables(summary), summary["verdict"]
-    shown = [*tables] if details else ["held-out"]
+    first, *verdict = summary["verdict"]
     return Answer(
         [
             *(Line(first, "strong"), *verdict, *summary["notes"], ""),
-            *(part for name in shown for part in (TextTable(tables[name]), "")),
-            "*: differs from the same sequences shuffled beyond noise"
-            if details
-            else "more about the trainings, and every source: --details",
+            TextTable(evidence_tables(summary)["held-out"]),
+            "*: differs from the same sequences shuffled beyond noise",
+            "",
+            "more about the trainings, and every source: divorder summary training_evidence",
         ],
         summary,
     )
@@ -81,15 +76,13 @@ VERBS = (
         "measures every pair of strategies in `comparison`",
         "divorder compare",
         "about as long as a run; grows with the pairs",
-        lambda options: compare(settings_of(options), details=options.details),
-        (flag("--details", "every measure of each pair"),),
+        lambda options: compare(settings_of(options)),
     ),
     Verb(
         "prove",
         "trains small models in several orders (`evidence`) and shows which differences exceed noise",
         "divorder prove",
         "minutes to hours; shows the time left",
-        lambda options: prove(settings_of(options), details=options.details),
-        (flag("--details", "also show every figure of each order, and every source"),),
+        lambda options: prove(settings_of(options)),
     ),
 )

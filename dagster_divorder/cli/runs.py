@@ -41,7 +41,7 @@ def plan(settings: Settings, *, everything: bool = False) -> Answer:
     return Answer(parts, asdict(planned))
 
 
-def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Answer:
+def run(settings: Settings, stages: Sequence[str] = ()) -> Answer:
     """Runs every stage that an output needs and shows the summary; or runs the named stages, with all that they read,
     and shows these. With DAGSTER_HOME set, Dagster runs them.
 
@@ -63,14 +63,14 @@ def run(settings: Settings, stages: Sequence[str] = (), *, details: bool) -> Ans
         materialise(settings, stages)
     else:
         run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
-    return summary(settings, stages, details=details)
+    return summary(settings, stages)
 
 
-def summary(settings: Settings, stages: Sequence[str] = (), *, details: bool = False) -> Answer:
+def summary(settings: Settings, stages: Sequence[str] = ()) -> Answer:
     """What the last run made, or what the named stages show."""
     from dagster_divorder.summary import show_stages, summarise
 
-    return show_stages(settings, stages) if stages else summarise(settings, details=details)
+    return show_stages(settings, stages) if stages else summarise(settings)
 
 
 def report(settings: Settings, *, everything: bool) -> Answer:
@@ -112,9 +112,6 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     return Answer(parts, {"dry_run": dry_run, "bytes": freed.bytes, "texts": freed.texts})
 
 
-DETAILS = flag("--details", "also show every order, and every stage and its time")
-
-
 def _stages(does: str) -> Callable[[argparse.ArgumentParser], object]:
     shown = f"{does}, such as k_calibration; `divorder plan --all` lists them"
     return argument("stages", nargs="*", metavar="STAGE", help=shown)
@@ -126,8 +123,8 @@ VERBS = (
         "runs every stage; computes only what is new",
         "divorder run",
         "a minute for 100 MB of text; seconds if nothing is new",
-        lambda options: run(settings_of(options), options.stages, details=options.details),
-        (_stages("make these stages and what they read, and show them"), DETAILS, add_refit),
+        lambda options: run(settings_of(options), options.stages),
+        (_stages("make these stages and what they read, and show them"), add_refit),
     ),
     Verb(
         "plan",
@@ -143,10 +140,10 @@ VERBS = (
     Verb(
         "summary",
         "shows what the last run made",
-        "divorder summary --details",
+        "divorder summary diversity_metrics",
         "a second",
-        lambda options: summary(settings_of(options), options.stages, details=options.details),
-        (_stages("show what these stages made, instead"), DETAILS),
+        lambda options: summary(settings_of(options), options.stages),
+        (_stages("show what these stages made, instead"),),
     ),
     Verb(
         "report",

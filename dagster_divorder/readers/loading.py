@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dagster_divorder.core.ranks import deal_to_ranks
 from dagster_divorder.errors import InputError
@@ -116,7 +116,8 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             raise InputError(
                 f"{self.source.path} has {rows} rows, fewer than a batch of {self.batch}; give a smaller batch"
             )
-        self._begin = 0
+        self.begin = 0
+        """Rows before the next iteration: none, or once those of a loaded state."""
         self.equal_ranks = equal_ranks
         self._batch: tuple[int, NDArray[np.int64]] | None = None
         """The last batch that was dealt: its first row, and its rows."""
@@ -124,16 +125,12 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
             self._deal(0)  # refuses an export without costs
 
     def __iter__(self) -> MicroBatches:
-        return MicroBatches(self)
+        batches, self.begin = MicroBatches(self, self.begin), 0
+        return batches
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
         return self.end // self.step
-
-    def begin(self) -> int:
-        """The rows before the next iteration: none, or once those of a loaded state."""
-        samples, self._begin = self._begin, 0
-        return samples
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state.
@@ -165,7 +162,7 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
                 f"and they are dealt as {self.dealt or 'they come'!r}; resume with the same equal_ranks, world_size "
                 "and micro_batch, or with the state at the end of a batch"
             )
-        self._begin = samples
+        self.begin = samples
 
     def state(self, samples: int) -> dict[str, Any]:
         """The state after so many rows of all ranks, as plain numbers and text."""
@@ -228,8 +225,8 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 class MicroBatches(Iterator[Sequence[int]]):
     """One iteration of a GlobalBatchSampler. samples: rows given to all ranks together."""
 
-    def __init__(self, sampler: GlobalBatchSampler) -> None:
-        self._sampler, self.samples = sampler, sampler.begin()
+    def __init__(self, sampler: GlobalBatchSampler, samples: int) -> None:
+        self._sampler, self.samples = sampler, samples
 
     def __next__(self) -> Sequence[int]:
         sampler = self._sampler
@@ -244,20 +241,19 @@ class MicroBatches(Iterator[Sequence[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sampler.load_state_dict(state)
-        self.samples = self._sampler.begin()
+        self.samples, self._sampler.begin = self._sampler.begin, 0
 
 
 class SequenceStream(IterableDataset[Any]):
     """This rank's micro-batches, one after another. Iterate it directly, without a DataLoader.
 
-    Parameters: see SequenceDataset and GlobalBatchSampler. workers: processes that read ahead; reading rarely needs
-    one. `state_dict` is {"samples", "plan"}: rows given to the trainer, without rows read ahead. A state can be loaded
-    with any number of workers, and with another world size, micro-batch or batch if one of their steps begins there.
-    With equal_ranks rows of the plain form are padded to the longest of the micro-batch only.
+    Parameters: see SequenceDataset and GlobalBatchSampler. `state_dict` is {"samples", "plan"}: rows given to the
+    trainer. A state can be loaded with another world size, micro-batch or batch if one of their steps begins there.
+    With equal_ranks rows of the plain form are padded to the longest of the micro-batch only. For processes that read
+    ahead give a StatefulDataLoader the stream's `dataset` and `sampler`.
 
     Raises:
-        InputError, StoreError: see SequenceDataset and GlobalBatchSampler; an iteration refuses workers of another
-            loader.
+        InputError, StoreError: see SequenceDataset and GlobalBatchSampler; an iteration refuses workers of a loader.
     """
 
     def __init__(
@@ -268,53 +264,33 @@ class SequenceStream(IterableDataset[Any]):
         micro_batch: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        workers: int = 0,
         form: str = "plain",
         equal_ranks: bool = False,
     ) -> None:
         self.dataset = SequenceDataset(path, form=form, trim=equal_ranks)
-        self.sampler = GlobalBatchSampler(
-            self.dataset,
-            batch,
-            micro_batch=micro_batch,
-            rank=rank,
-            world_size=world_size,
-            equal_ranks=equal_ranks,
-        )
-        self.workers = workers
-        self._samples = [0]
+        ranks = {"micro_batch": micro_batch, "rank": rank, "world_size": world_size}
+        self.sampler = GlobalBatchSampler(self.dataset, batch, equal_ranks=equal_ranks, **ranks)
+        self._batches: MicroBatches | None = None
 
     def __len__(self) -> int:
         """Micro-batches from the start to the end."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.sampler)
-        self._samples = [batches.samples]
-        return self._blocks(batches, self._samples)
-
-    def _blocks(self, batches: MicroBatches, samples: list[int]) -> Iterator[Any]:
         if get_worker_info():
             raise InputError(
                 "a SequenceStream is read in the worker of a DataLoader, where every worker would read all of it; "
-                "iterate SequenceStream(..., workers=N) itself, or give the loader a SequenceDataset and a "
-                "GlobalBatchSampler"
+                "iterate it without a loader, or give a StatefulDataLoader its `dataset`, and its `sampler` as "
+                "batch_sampler"
             )
-        blocks: Any = DataLoader(
-            self.dataset,
-            batch_sampler=batches,  # type: ignore[arg-type]  # ranges serve as lists do
-            num_workers=self.workers,
-            collate_fn=self.dataset.collate,
-        )
-        for block in blocks:
-            samples[0] += self.sampler.step
-            yield block
+        self._batches = iter(self.sampler)
+        return map(self.dataset.__getitems__, self._batches)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration that was begun last; before it, where it will begin."""
-        return self.sampler.state(self._samples[0])
+        return self.sampler.state(self._batches.samples if self._batches else self.sampler.begin)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begins the next iteration at a state. Raises InputError: see `GlobalBatchSampler`."""
         self.sampler.load_state_dict(state)
-        self._samples = [state["samples"]]
+        self._batches = None

@@ -4,7 +4,7 @@ Letters: N rows, B rows of a global batch.
 
 The first epoch has the order of `divorder.order`, later epochs the orders of `core.order.epochs`: a row comes again
 after nearly a whole epoch. With new seeds each epoch some rows would come again at once, and the training loss would
-dip and then jump. A position is (epoch, rows of it).
+dip and then jump.
 
 Cost: one order an epoch, computed at its first row. Memory: two orders of N int64, and the items (some 70
 bytes a row for three columns of categories). Known weakness: a sampler knows the rows drawn from it, not the rows given
@@ -17,7 +17,7 @@ import hashlib
 import reprlib
 from collections.abc import Iterator, Mapping
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,6 @@ def check_state(state: Any, **types: type) -> None:
             f"the state to resume from is {reprlib.repr(state)}; expected {{{expected}}}, as state_dict() returns "
             f"it: load the saved state of this stream, not the checkpoint around it"
         )
-
-
-class Position(NamedTuple):
-    """epoch: the iteration, from 0; samples: its rows that were drawn."""
-
-    epoch: int
-    samples: int
 
 
 class BalancedSampler(Sampler[int]):
@@ -85,99 +78,82 @@ class BalancedSampler(Sampler[int]):
         from dagster_divorder.tables.ordering import table_epochs
 
         self._planned = table_epochs(table, by, batch=self.batch, **arguments)
-        self._order = self._planned.first
-        self._epoch_kept = 0
+        self._order, self._epoch_kept = self._planned.first, 0
         self.rows = len(self._order)
         if not self.rows:
             raise InputError("the table has no rows; expected one or more to sample")
         # The 1 stands for the passes that earlier versions put into a plan: their states stay valid.
         decided = repr((self.batch, 1)).encode() + self._order.tobytes()
         self.plan = hashlib.blake2b(decided, digest_size=8).hexdigest()
-        self.epoch = 0
-        self._begin: Position | None = None
-        self.reading: RowNumbers | None = None  # begun last
+        self.epoch, self._begin = 0, 0
+        self._reading: RowNumbers | None = None
 
     def __len__(self) -> int:
         """N."""
         return self.rows
 
     def __iter__(self) -> RowNumbers:
-        self.reading = reading = RowNumbers(self)
-        return reading
+        self._reading, self._begin = RowNumbers(self, self.epoch, self._begin), 0
+        return self._reading
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next iteration, from 0. Drops a position inside another iteration."""
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
-            self.epoch, self._begin, self.reading = epoch, None, None
-
-    def begin(self) -> Position:
-        """The position where the next iteration begins: its start, or once a loaded state."""
-        place, self._begin = self._begin, None
-        return place or Position(self.epoch, 0)
-
-    def end(self, epoch: int) -> None:
-        """Moves on to the next iteration after a completed one."""
-        if epoch == self.epoch:
-            self.set_epoch(epoch + 1)
+            self.epoch, self._begin, self._reading = epoch, 0, None
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the first and the last used."""
+        """The order of an epoch of the table, from 0: position -> row, (N,). Keeps the last one used."""
         if epoch != self._epoch_kept:
             self._order, self._epoch_kept = self._planned.order(epoch), epoch
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the iteration; before it or at its end, the position where the next one begins."""
-        if self._begin is None and self.reading is not None:
-            return self.reading.state_dict()
-        return self.state(self._begin or Position(self.epoch, 0))
+        return self.state(self.epoch, self._reading.samples if self._reading else self._begin)
+
+    def state(self, epoch: int, samples: int) -> dict[str, Any]:
+        """A position as plain numbers and text."""
+        return {"epoch": epoch, "samples": samples, "plan": self.plan}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begins the next iteration at a state. Raises InputError: see `place`."""
-        place = self.place(state)
-        self.set_epoch(place.epoch)
-        self._begin = place
-
-    def state(self, place: Position) -> dict[str, Any]:
-        """A position as plain numbers and text."""
-        return {**place._asdict(), "plan": self.plan}
-
-    def place(self, state: Mapping[str, Any]) -> Position:
-        """The position of a state. Raises InputError for one of another table or other arguments, or past the end."""
+        """Begins the next iteration at a state. Raises InputError for one of another table or other arguments, or past
+        the end."""
         check_state(state, epoch=int, samples=int, plan=str)
         if state["plan"] != self.plan:
             raise InputError(
                 f"the state belongs to the order {state['plan']}, and this is {self.plan}: another table or other "
                 "arguments; resume with the table and the arguments that the state was saved with"
             )
-        place = Position(int(state["epoch"]), int(state["samples"]))
-        if place.epoch < 0 or not 0 <= place.samples <= len(self):
+        epoch, samples = int(state["epoch"]), int(state["samples"])
+        if epoch < 0 or not 0 <= samples <= self.rows:
             raise InputError(
-                f"the state counts {place.samples} samples of epoch {place.epoch}; expected 0 to {len(self)} samples "
-                f"of an epoch from 0"
+                f"the state counts {samples} samples of epoch {epoch}; expected 0 to {self.rows} samples of an epoch "
+                "from 0"
             )
-        return place
+        self.epoch, self._begin, self._reading = epoch, samples, None
 
 
 class RowNumbers(Iterator[int]):
-    """One iteration of a BalancedSampler. epoch: its number; samples: its rows that were drawn."""
+    """One iteration of a BalancedSampler, with a state of its own: a loader has drawn the last row of an epoch, and its
+    trainer has not read it. epoch: its number; samples: its rows that were drawn."""
 
-    def __init__(self, sampler: BalancedSampler) -> None:
-        self._sampler = sampler
-        self.epoch, self.samples = sampler.begin()
+    def __init__(self, sampler: BalancedSampler, epoch: int, samples: int) -> None:
+        self._sampler, self.epoch, self.samples = sampler, epoch, samples
 
     def state_dict(self) -> dict[str, Any]:
-        return self._sampler.state(Position(self.epoch, self.samples))
+        return self._sampler.state(self.epoch, self.samples)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sampler.load_state_dict(state)
-        self.epoch, self.samples = self._sampler.begin()
+        self.epoch, self.samples = int(state["epoch"]), int(state["samples"])
+        self._sampler._reading, self._sampler._begin = self, 0
 
     def __next__(self) -> int:
         sampler = self._sampler
         if self.samples == len(sampler):
-            sampler.end(self.epoch)
+            if self.epoch == sampler.epoch:
+                sampler.set_epoch(self.epoch + 1)
             raise StopIteration
         self.samples += 1
         return int(sampler.order(self.epoch)[self.samples - 1])

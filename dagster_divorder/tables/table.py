@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import plain_array, text_array
-from dagster_divorder.core.fields import column_at, columns_of, value_at
+from dagster_divorder.core.fields import column_at, columns_of
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.errors import InputError
 
@@ -181,17 +181,15 @@ def _of_rows(table: Sequence[Any]) -> Table:
     for at, row in enumerate(table):
         if not isinstance(row, dict):
             raise InputError(f"row {at} of the table is {type(row).__name__}; expected {KINDS}")
-    missing = object()
-
-    def field(name: str) -> pa.ChunkedArray | None:
-        values = [value_at(row, name, missing) for row in table]
-        if table and all(value is missing for value in values):
-            return None
-        with _readable(f"field {name!r}"):
-            return _chunked(to_arrow([None if value is missing else value for value in values]))
-
-    names = tuple(dict.fromkeys(_name(name) for row in table for name in row))
-    return Table(len(table), names, field, lambda order: [table[at] for at in order.tolist()])
+    if not table:  # no row says which columns there are
+        return Table(0, (), lambda name: _chunked(to_arrow([])), lambda order: [])
+    keys = [*dict.fromkeys(key for row in table for key in row)]
+    return _of_columns(
+        len(table),
+        [_name(key) for key in keys],
+        lambda at: to_arrow([row.get(keys[at]) for row in table]),
+        lambda order: [table[at] for at in order.tolist()],
+    )
 
 
 @contextmanager

@@ -241,7 +241,7 @@ def beside_shuffled(ours: Mapping[str, Any], shuffled: Mapping[str, Any]) -> lis
 
 
 def in_short(rows: Sequence[Beside]) -> list[Beside]:
-    """The rows that a summary shows without --details: what is known, without the fewest clusters, and of worst shares
+    """The rows that a summary shows: what is known, without the fewest clusters, and of worst shares
     only the first trait's."""
     shares = [row for row in rows if row.measure.path[:2] == ("windows", "batch")]
     left_out = [row for row in rows if row.ours is None or row.measure == MEASURES["fewest"]] + shares[1:]

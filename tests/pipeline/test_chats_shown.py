@@ -129,7 +129,7 @@ def test_no_page_of_dagster_and_no_answer_does(folder: Path, capsys: pytest.Capt
         for name, value in result_metadata(GRAPH[stage].show(run, receipt), receipt.figures).items():
             assert_none_shows(str(value), (stage, name))
     stages = ("k_calibration", "ari_comparison", "cluster_map", "subset_selection")
-    for command in (["summary", "--details"], ["summary", *stages]):
+    for command in (["summary"], ["summary", "diversity_metrics", *stages]):
         assert main(["--config", str(folder / "divorder.toml"), *command]) == 0
         printed = capsys.readouterr()
         assert_none_shows(printed.out + printed.err, command)

@@ -147,8 +147,8 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert [row[3] for row in shown] == sorted((row[3] for row in shown), key=float)
     assert main(["compare", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out)["comparison"] == stored
-    assert main(["compare", "--details"]) == 0
-    assert "prefix deviation, mean" in capsys.readouterr().out
+    assert main(["summary", "strategy_comparison"]) == 0
+    assert "mean prefix deviation" in capsys.readouterr().out
     assert not (corpus.parent / "data").exists()
 
 

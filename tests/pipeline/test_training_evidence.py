@@ -282,7 +282,7 @@ def test_one_command_shows_it(
 ) -> None:
     of = settings({"orders": ("curated",)})
     monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: of)
-    assert main(["prove", "--details"]) == 0
+    assert main(["prove"]) == main(["summary", "training_evidence"]) == 0
     shown = capsys.readouterr().out
     assert "Held-out loss, mean over sources: curated" in shown
     assert "random_sequences" in shown and "differs from the same sequences shuffled" in shown

@@ -121,10 +121,10 @@ def test_a_stateful_loader_goes_on_exactly_in_any_epoch(workers: int, stop: int)
 def test_an_epoch_set_forgets_a_place_in_another_one() -> None:
     one = sampler()
     first, second = list(one), list(one)
-    one.load_state_dict(one.state(one.begin()._replace(epoch=0, samples=9)))
+    one.load_state_dict({**one.state_dict(), "epoch": 0, "samples": 9})
     one.set_epoch(0)
     assert list(one) == first[9:]
-    one.load_state_dict(one.state(one.begin()._replace(epoch=0, samples=9)))
+    one.load_state_dict({**one.state_dict(), "epoch": 0, "samples": 9})
     one.set_epoch(1)
     assert list(one) == second
 
