@@ -66,7 +66,10 @@ def places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Position of each wanted id, uint64 (n, 2), among distinct ids, uint64 (H, 2): int64 (n,), -1 if missing."""
     import pyarrow.compute as pc
 
-    return _numbers(pc.fill_null(pc.index_in(_binary(wanted), value_set=_binary(ids)), -1))
+    found = pc.index_in(_binary(wanted), value_set=_binary(ids))
+    # `fill_null` imports pandas, as `to_numpy` does.
+    missing = np.frombuffer(pc.is_null(found).cast("uint8").buffers()[1], np.uint8)[: len(found)]
+    return np.where(missing, -1, _numbers(found))
 
 
 def _numbers(found: pa.Array) -> np.ndarray:
