@@ -15,6 +15,10 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
+
+
 class AskedMix(NamedTuple):
     """Piece k begins at token at[k] (float64 (K,), rising); reached, share float64 (K, J): the tokens asked before it,
     and the share in it. So up to token t the mix asks for X_j(t) = reached[k, j] + (t - at[k]) share[k, j] tokens, k
@@ -77,3 +81,21 @@ def window_deviations(
         tv[i] = total / 2 / size
         l2[i] = np.sqrt(square) / size
     return worst, tv, l2
+
+
+@kernel
+def count_buckets(
+    ids: NDArray[np.unsignedinteger],
+    first: Ints,
+    size: Ints,
+    row: Ints,
+    counts: NDArray[np.unsignedinteger],
+) -> None:
+    """counts[row[q], b(ids[t])] += 1 for t in [first[q], first[q] + size[q]), for each run q of Q.
+
+    counts: (S, B), B a power of two. b(i) is the high log2(B) bits of i * SPREAD mod 2**64.
+    """
+    shift = np.uint64(64 - np.int64(np.log2(counts.shape[1])))
+    for q in range(first.shape[0]):
+        for t in range(first[q], first[q] + size[q]):
+            counts[row[q], (np.uint64(ids[t]) * SPREAD) >> shift] += 1

@@ -8,7 +8,7 @@ twenty batches. It leaves out a partial last sequence. Mixes and means use the t
 are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
 needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
 Cost: bounded, except for one pass over the files with the documents; docs/decisions/measures.md has times.
-Memory: 2 bytes a token, the word counts, and S x D of one kind of vectors. Two features are in memory at a time: one is
+Memory: 8 KB a sequence for its words, and S x D of one kind of vectors. Two features are in memory at a time: one is
 prepared while the one before is compared with its shuffles.
 """
 
@@ -62,10 +62,8 @@ TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**WORD_BITS buckets of token ids."""
-SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 divided by the golden ratio: its product with a token's number has well mixed high bits."""
 AT_ONCE = 64
-"""Sequences whose words are counted at a time."""
+"""Sequences whose counts are compressed at a time."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Most vectors, and most numbers in them, to which clusters of another seed are fitted."""
 OTHER_CLUSTERS = 64
@@ -144,22 +142,17 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
     """Counts of the buckets of token ids in each sequence, CSR (S, 2**WORD_BITS)."""
     from scipy.sparse import csr_matrix, vstack
 
-    ends = np.concatenate([[0], np.cumsum(sample.length)])
-    buckets = np.empty(ends[-1], np.uint16)
+    from dagster_divorder.core.kernels.measures import count_buckets
+
+    narrow = np.uint16 if run.settings.sequence.length < 1 << 16 else np.uint32
+    counts = np.zeros((len(sample), 1 << WORD_BITS), narrow)
     files, record_of = run.files("token_counts"), item_records(run)
     for runs, rows, arrays in files.at(run.view.fragments, record_of[sample.document]):
-        lengths, sizes = arrays["lengths"], sample.length[runs]
+        lengths = arrays["lengths"]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
-        within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes).repeat(sizes)
-        ids = arrays["ids"][first.repeat(sizes) + within].astype(np.uint64)
-        buckets[ends[runs].repeat(sizes) + within] = (ids * SPREAD) >> np.uint64(64 - WORD_BITS)
-    parts, ends = [], ends[sample.indptr]
-    for begin in range(0, len(sample), AT_ONCE):
-        edges = ends[begin : begin + AT_ONCE + 1]
-        row = np.arange(len(edges) - 1).repeat(np.diff(edges))
-        places, most = (row << WORD_BITS) + buckets[edges[0] : edges[-1]], (len(edges) - 1) << WORD_BITS
-        parts.append(csr_matrix(np.bincount(places, minlength=most).reshape(-1, 1 << WORD_BITS)))
-    return vstack(parts, format="csr")
+        count_buckets(arrays["ids"], first, sample.length[runs], sample.sequence[runs], counts)
+    # Without the positions of all numbers at once.
+    return vstack([csr_matrix(part) for part in np.array_split(counts, -(-len(counts) // AT_ONCE))], format="csr")
 
 
 def _vectors(
