@@ -188,8 +188,7 @@ def _text_of(looked: Looked, structure: Structure | None) -> str:
     text = named if named and 2 * sizes[named] >= sizes[longest] else longest
     rival = max(sizes.keys() - {text}, key=sizes.__getitem__, default="")
     if structure and (not text or text in structure.fields):
-        said = structure.said(by_jq=looked.listing.kind == "jsonl")
-        raise InputError(f"{looked.paths[0]}: the records are {said}")
+        raise InputError(f"{looked.paths[0]}: the records are {structure.said}")
     if text and (text == named or not rival or 2 * sizes[rival] < sizes[text]):
         return text
     raise InputError(

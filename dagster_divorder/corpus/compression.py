@@ -1,4 +1,4 @@
-"""Files compressed by gzip or zstd, recognised by the end of their names and by their first bytes.
+"""Files compressed by gzip or zstd, recognised by the end of their names.
 
 Guarantee: consecutive members or frames are read as one; reading a truncated or damaged stream raises one of DAMAGE.
 Known weakness: zstd streams written without checksums do not show every changed byte.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import sys
 import zlib
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -17,12 +17,7 @@ else:
     from backports import zstd
 
 
-class _Codec(NamedTuple):
-    name: str
-    first_bytes: bytes
-
-
-CODECS = {".gz": _Codec("gzip", b"\x1f\x8b"), ".zst": _Codec("zstd", b"\x28\xb5\x2f\xfd")}
+CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Codecs by the end of a file's name."""
 OTHERS = {".lz4": "lz4 -d", ".bz2": "bunzip2", ".xz": "unxz"}
 """Codecs that are not read, and the command that decompresses such a file."""
@@ -30,16 +25,8 @@ DAMAGE = (OSError, EOFError, zlib.error, zstd.ZstdError)
 """Errors of reading a damaged or truncated file."""
 
 
-def suffix_for(file: IO[bytes]) -> str | None:
-    """The suffix that fits the first bytes of an open file; None if no codec fits."""
-    file.seek(0)
-    head = file.read(max(len(codec.first_bytes) for codec in CODECS.values()))
-    return next((suffix for suffix, codec in CODECS.items() if head.startswith(codec.first_bytes)), None)
-
-
 def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
     """The content of an open compressed file; its name tells the codec."""
-    file.seek(0)
     if suffix.lower() == ".gz":
         return cast(IO[bytes], gzip.GzipFile(fileobj=file))
     # The default refuses the windows of `zstd --long`.

@@ -26,7 +26,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.fields import columns_of
-from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompressed, suffix_for
+from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompressed
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
@@ -117,12 +117,13 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
         first: offset of a line of a plain file, where reading starts.
 
     Raises:
-        InputError: the file cannot be read, its compression differs from its name's, its compressed data is damaged or
-            truncated, or a line is too long.
+        InputError: the file cannot be read, its compressed data is damaged, truncated or of another codec than its
+            name says, or a line is too long.
     """
     plain, at, number = is_plain(path), first, 0
     with readable(path, lambda: f"byte {at:,}" if first else f"line {number:,}"), open_source(path) as raw:
-        _check_codec(path, raw)
+        if not plain and not raw.read(1):
+            raise EOFError("it is empty")
         raw.seek(first)
         source = io.BufferedReader(raw, BUFFER_BYTES) if plain else decompressed(raw, path.suffix)
         while data := source.read(BLOCK_BYTES):
@@ -203,25 +204,6 @@ def readable(path: Source, read: Callable[[], str] = lambda: "line 0") -> Iterat
         raise InputError(
             f"{path} cannot be read after {read()}: {getattr(error, 'strerror', None) or error}; {remedy}"
         ) from error
-
-
-def _check_codec(path: Source, file: IO[bytes]) -> None:
-    actual, named = suffix_for(file), path.suffix.lower()
-    bare = path.name if named not in CODECS else path.name[: -len(named)]
-    if actual and actual != named:
-        says = f"{CODECS[named].name} data" if named in CODECS else "plain JSONL"
-        raise InputError(
-            f"{path} holds {CODECS[actual].name} data, and its name says {says}; rename it to {bare}{actual}"
-        )
-    if named in CODECS and not actual:
-        file.seek(0)
-        if not (begins := file.read(SHOWN_BYTES)):
-            raise EOFError("it is empty")
-        plain = begins.removeprefix(_BOM).lstrip().startswith(b'{"')
-        if looks := f"plain JSONL; rename it to {bare}" if plain else looks_like(begins):
-            raise InputError(
-                f"{path} does not hold {CODECS[named].name} data, although its name says so: it is {looks}"
-            )
 
 
 def read_schema(path: Source, expected: pa.Schema | None, known: str = "") -> pa.Schema:

@@ -30,69 +30,57 @@ MIN_RECORDS, LABEL_BYTES = 20, 32
 """Fewest records with texts to compare, and the mean size below which texts may be labels."""
 _AGAIN = "download the file again with the required access"
 _BEGINNINGS = {
+    rb"\0{8}": "zero bytes, as in an incompletely written file; copy it again",
+    rb"\xff\xfe|\xfe\xff|(.?\0.){4}": "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`",
+    rb"\x1f\x8b": "gzip data; rename the file to .jsonl.gz",
+    rb"\x28\xb5\x2f\xfd": "zstd data; rename the file to .jsonl.zst",
+    rb"PAR1": "Parquet; rename the file to .parquet",
+    rb"PK\x03\x04": "a zip archive; unpack it",
     rb"version https://git-lfs": "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
     rb"<!doctype html|<html|<.*<html": f"an HTML page, such as a sign-in page; {_AGAIN}",
     rb"<\?xml|<error": f"XML, such as the error of an object store; {_AGAIN}",
-    rb"PAR1": "Parquet; rename the file to .parquet",
-    rb"PK\x03\x04": "a zip archive; unpack it",
     rb"\[": "a JSON array; if it holds the records, write one a line with `jq -c '.[]' IN > OUT.jsonl`",
     rb"\{\s*\Z": "JSON over several lines; write a record a line with `jq -c . IN > OUT.jsonl`",
     # A table's head has no control characters: damaged data is not CSV.
     rb'["\w][^{}\x00-\x08\x0a-\x1f\x80-\xff]*?[,;\t]': f"not JSON; if it is CSV, {CSV_REMEDY}",
 }
 """Beginning of a file, a pattern in any case -> what it looks like, and the remedy."""
-_CONTAINER = re.compile(rb'{\s*"(data|rows|records|documents|items|examples|train)"\s*:\s*\[\s*(?:{|\Z)')
 
 
 class Structure(NamedTuple):
     """Fields of a record that belong together. kind: the name of such records. form: as in `Input.form`, None if it has
-    none."""
+    none. remedy: what to do."""
 
     kind: str
     fields: tuple[str, ...]
     form: str | None
+    remedy: str
 
     @property
-    def name(self) -> str:
-        return f"{self.kind} ({', '.join(map(repr, self.fields))})"
-
-    @property
-    def setting(self) -> str:
-        """The setting of `[input]` that reads such records."""
-        return f"format = {json.dumps(self.form)}"
-
-    def said(self, *, by_jq: bool = True) -> str:
-        """The end of a message: what the records are, and the remedy. by_jq: jq can read them."""
-        if self.form:
-            return f"{self.name}: set input.{self.setting}, and no input.text_field"
-        if self.fields == ("prompt",):
-            return f"{self.name}: write the text of the turns into a field, and name it in input.text_field"
-        if len(self.fields) == 1:
-            jq = f", as with `jq -c '.messages = .[{json.dumps(self.fields[0])}]' IN > OUT.jsonl`"
-            return (
-                f"{self.name}; lists of turns are read from the field 'messages': rename the field"
-                f"{jq if by_jq else ''}"
-            )
-        return (
-            f"{self.name}, but it is unclear which fields are question and answer: call them 'instruction' and "
-            f"'output' for a chat, or join them into one text in a field of its own; or, for one field alone, set "
-            f"input.text_field = {json.dumps(self.fields[-1])}"
-        )
+    def said(self) -> str:
+        """The end of a message: what the records are, and the remedy."""
+        return f"{self.kind} ({', '.join(map(repr, self.fields))}): {self.remedy}"
 
 
 def structure_of(record: Mapping[str, Any]) -> Structure | None:
     """The fields of a record that belong together; None if names and values show none."""
     if form := form_of(record):
-        return Structure(KINDS[form], fields_of(record, form), form)
-    if isinstance(record.get("prompt"), list) and is_turns(record["prompt"]):
-        return Structure("prompts without answers", ("prompt",), None)
+        remedy = f"set input.format = {json.dumps(form)}, and no input.text_field"
+        return Structure(KINDS[form], fields_of(record, form), form, remedy)
     if lists := [name for name, value in record.items() if is_turns(value)]:
-        return Structure("chat messages", (lists[0],), None)
+        remedy = "lists of turns are read from the field 'messages', and need answers: rename the field"
+        return Structure("chat messages", (lists[0],), None, remedy)
     asked, answered = (
         tuple(name for name in names if isinstance(record.get(name), str) and record[name])
         for names in ((*QUESTIONS, *CONTEXTS), (*ANSWERS, "completion"))
     )
-    return Structure("questions and answers", asked + answered, None) if asked and answered else None
+    if not (asked and answered):
+        return None
+    remedy = (
+        "it is unclear which fields are question and answer: call them 'instruction' and 'output' for a chat, or join "
+        f"them into one field; or, for one field alone, set input.text_field = {json.dumps(answered[-1])}"
+    )
+    return Structure("questions and answers", asked + answered, None, remedy)
 
 
 def characters(value: Any) -> int:
@@ -110,43 +98,27 @@ def characters(value: Any) -> int:
 def looks_like(begins: bytes, form: str = "text") -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
     "" if unknown. form: `Input.form`."""
-    if begins and not begins[:64].strip(b"\0"):
-        return "zero bytes, as in an incompletely written file; copy it again"
-    if begins.startswith((b"\xff\xfe", b"\xfe\xff")) or begins[:64].count(0) > len(begins[:64]) // 3:
-        return "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8 IN > OUT`"
     head = begins.removeprefix(b"\xef\xbb\xbf").lstrip()
     for pattern, looks in _BEGINNINGS.items():
         if re.match(pattern, head[:1024], re.IGNORECASE | re.DOTALL):
             return looks
-    if container := _CONTAINER.match(head):
-        name = container[1].decode()
-        write = f"write one a line with `jq -c '.{name}[]' IN > OUT.jsonl`"
-        return f"one object that holds the records in {name!r}; {write}"
     try:
         record = orjson.loads(head)
     except orjson.JSONDecodeError:
         return ""
-    return _record_looks_like(record, form) if isinstance(record, dict) else ""
-
-
-def _record_looks_like(record: Mapping[str, Any], form: str) -> str:
+    if not isinstance(record, dict):
+        return ""
     structure = structure_of(record)
-    kind, other = (
-        (structure.kind, structure.form) if structure else ("a text", "text" if "text" in record else None)
-    )
+    other = structure.form if structure else "text" if "text" in record else None
     if other not in (None, form):
-        kind = structure.said() if structure and form == "text" else kind
+        kind = "a text" if not structure else structure.said if form == "text" else structure.kind
         return (
             f"{kind}. If other records have the form {form!r}, write each form into a file of its own, and give each "
-            f"file an [[input]] block with its format"
+            "file an [[input]] block with its format"
         )
-    if form != "text":
+    if form != "text" or not record:
         return ""
-    if structure:
-        return structure.said()
-    if error := next((record[name] for name in ("error", "errors") if record.get(name)), None):
-        return f"the error of a server ({str(error)[:80]}); {_AGAIN}"
-    return f"a record with the fields {', '.join(list(record)[:_FIELDS_SHOWN])}" if record else ""
+    return structure.said if structure else f"a record with the fields {', '.join([*record][:_FIELDS_SHOWN])}"
 
 
 def repeated_texts(records: int, texts: int, size: int) -> str:

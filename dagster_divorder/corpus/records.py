@@ -148,7 +148,7 @@ def _texts_of(rows: pa.RecordBatch, text_field: str) -> list[str | None]:
             return list(column.to_pylist())
         fault = f"column {text_field!r} has type {column.type}, expected strings"
     structure = structure_of(orjson.loads(row_as_json(rows.slice(0, 1)))) if rows.num_rows else None
-    these = f". These are {structure.said(by_jq=False)}" if structure else ""
+    these = f". These are {structure.said}" if structure else ""
     raise InputError(f"input.text_field: {fault}{these}")
 
 

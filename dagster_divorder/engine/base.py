@@ -21,8 +21,6 @@ Result = TypeVar("Result")
 Submit: TypeAlias = "Callable[[Any], Callable[[], Any]]"
 """Starts the call for an item; returns a function that waits for its result. Results are taken in order."""
 
-RETRIES = 2
-"""Repeats of a call after its worker or machine died. Errors are not retried."""
 SPARE = 2
 """Calls that wait for a worker here, so that none is idle while the caller uses a result."""
 
@@ -63,8 +61,8 @@ class Engine(ABC):
         """`function(item)` for every item, in order; buffers a few more results than workers.
 
         advance: called in this process with the numbers that a call reports through the keyword `advance` of its
-        function: during the call or, from other machines, with its result. Raises WorkerError: a worker died RETRIES
-        + 1 times over one item. Errors of the function are raised unchanged."""
+        function: during the call or, from other machines, with its result. Raises WorkerError: a worker died.
+        Errors of the function are raised unchanged."""
         asked = needs.get("workers")
         most = min(self._room(needs), len(items), len(items) if asked is None else asked)
         if most <= 1 and not (self.is_remote and needs.get("gpus")):

@@ -1,7 +1,7 @@
 """Worker processes of this machine.
 
-Guarantee: workers end with the process that started them, even if it is killed. A worker that died is replaced. Cost: a
-worker takes a tenth of a second to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
+Guarantee: workers end with the process that started them, even if it is killed. Cost: a worker takes a tenth of a second
+to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
 
 A worker is a fresh interpreter that runs this module. A fork would inherit locks, the store's too; children of
 `multiprocessing` run the caller's script again; loky's outlive a killed parent (docs/decisions/libraries.md).
@@ -25,7 +25,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dagster_divorder.engine.base import RETRIES, Engine, Needs, Submit
+from dagster_divorder.engine.base import Engine, Needs, Submit
 from dagster_divorder.engine.memory import give_back_memory
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import WorkerError
@@ -93,16 +93,10 @@ class LocalEngine(Engine):
         idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in workers:
             idle.put(worker)
-        is_open = True
 
         def call(item: Any) -> Any:
             worker = idle.get()  # as many threads as workers: one is idle
             try:
-                for _ in range(RETRIES):
-                    with contextlib.suppress(WorkerError):
-                        return worker(function, item, advance)
-                    if is_open:
-                        worker.start()
                 return worker(function, item, advance)
             finally:
                 idle.put(worker)
@@ -111,7 +105,6 @@ class LocalEngine(Engine):
         try:
             yield lambda item: threads.submit(call, item).result
         finally:
-            is_open = False
             for worker in workers:
                 worker.end()
             threads.shutdown(cancel_futures=True)
@@ -121,11 +114,6 @@ class Worker:
     """A worker process. variables: of its environment, in addition to this process's."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-        self.start()
-
-    def start(self) -> None:
-        """Starts a process, in place of one that died."""
         self._connection, theirs = Pipe()
         # It imports what this process imports: -P leaves out the working directory, where other modules may lie.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
@@ -135,7 +123,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # libraries' output does not mix with the answer of a command
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path, **self._variables},
+                env={**os.environ, "PYTHONPATH": path, **variables},
             )
 
     def end(self) -> None:

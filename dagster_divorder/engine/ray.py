@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dagster_divorder import __version__
-from dagster_divorder.engine.base import RETRIES, Engine, Needs, Submit
+from dagster_divorder.engine.base import Engine, Needs, Submit
 from dagster_divorder.engine.local import picklable, worker_variables
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import SettingsError, WorkerError
 from dagster_divorder.extras import load_extra
 
+RETRIES = 2
+"""Repeats of a call after its worker or node died. Errors are not retried."""
 IN_FLIGHT = 4
 """Calls submitted for each core: enough that no worker waits, few enough that few results wait."""
 ANSWER_SECONDS, START_SECONDS = 10.0, 120.0

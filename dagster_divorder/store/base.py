@@ -215,11 +215,10 @@ class Store(ABC):
         StoreBusyError: another run holds the lock and `wait` is False; StoreError: see `open`."""
 
     @abstractmethod
-    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
+    def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside
-        `lock`, which removes what killed runs left. size: about how many bytes `what` takes, for the message where
-        the disk is full. Raises StoreError: the folder cannot be made, or the disk fills up while it is used
-        (DiskFullError)."""
+        `lock`, which removes what killed runs left. Raises StoreError: the folder cannot be made, or the disk fills up
+        while it is used (DiskFullError)."""
 
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a hashed name; returns the name."""

@@ -26,28 +26,23 @@ def temporary_folder(owner: object) -> Path:
 
 
 @contextlib.contextmanager
-def explaining_full_disk(target: Path, size: int = 0, what: str = "it") -> Iterator[None]:
-    """Turns the error of a full disk into a DiskFullError; other errors stay. size, what: see `explain_os_error`."""
+def explaining_full_disk(target: Path) -> Iterator[None]:
+    """Turns the error of a full disk into a DiskFullError; other errors stay."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        raise explain_os_error(error, target, size, what) from error
+        raise explain_os_error(error, target) from error
 
 
-def explain_os_error(error: OSError, target: Path, size: int = 0, what: str = "it") -> StoreError:
-    """An error for an operating system error at a path, in plain words and with the remedy. size: approximate bytes of
-    `what`; 0 if unknown."""
+def explain_os_error(error: OSError, target: Path) -> StoreError:
+    """An error for an operating system error at a path, in plain words and with the remedy."""
     if error.errno in DISK_FULL:
         free = shutil.disk_usage(next(path for path in (target, *target.parents) if path.is_dir())).free
-        missing, to_free = f"{byte_size(free)} are free there", "some disk"
-        if size > free:
-            missing = f"{what} takes about {byte_size(size)}, {missing}"
-            to_free = f"at least {byte_size(size - free)}"
         return DiskFullError(
-            f"no space left for {target}: {missing}; free {to_free}, or move the folder to a larger disk, then run "
-            "again: it continues from here"
+            f"no space left for {target}: {byte_size(free)} are free there; free some disk, or move the folder to a "
+            "larger disk, then run again: it continues from here"
         )
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return StoreError(

@@ -158,8 +158,7 @@ class LocalFolder(Folder):
         """Write files, all or none, and publish them, the last one last. Raises StoreError: the disk is full
         (DiskFullError) or the folder is not writable; old files are still whole."""
         staged, last = {name: temporary_name() for name in files}, [*files][-1]
-        size = sum(memoryview(data).nbytes for data in files.values() if isinstance(data, Bytes))
-        with self.explaining(last, size):
+        with self.explaining(last):
             try:
                 self.prepare()
                 for name, data in files.items():
@@ -177,12 +176,12 @@ class LocalFolder(Folder):
         return {name: self.source(each) for name, each in temporary.items()}
 
     @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
-        """Turns errors of the file system into a StoreError. size: about how many bytes `what` takes, for messages."""
+    def explaining(self, name: str = "") -> Iterator[None]:
+        """Turns errors of the file system into a StoreError."""
         try:
             yield
         except OSError as error:
-            raise explain_os_error(error, self.source(name), size, what) from error
+            raise explain_os_error(error, self.source(name)) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -118,7 +118,7 @@ class ObjectFolder(Folder):
                     obstore.delete(store, key)
 
     @contextlib.contextmanager
-    def explaining(self, name: str = "", size: int = 0, what: str = "it") -> Iterator[None]:
+    def explaining(self, name: str = "") -> Iterator[None]:
         with explained(self.where(name) if name else str(self.place)):
             yield
 

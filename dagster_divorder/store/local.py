@@ -97,12 +97,12 @@ class LocalStore(Store):
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def scratch(self, size: int = 0, what: str = "it") -> Iterator[Path]:
+    def scratch(self) -> Iterator[Path]:
         folder = self.root / SCRATCH / temporary_name()
-        with LocalFolder(folder).explaining("", size, what):
+        with LocalFolder(folder).explaining():
             folder.mkdir(parents=True)
         try:
-            with explaining_full_disk(folder, size, what):
+            with explaining_full_disk(folder):
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

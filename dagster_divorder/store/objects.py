@@ -177,8 +177,8 @@ class ObjectStore(Store):
         finally:
             self._locked = False
 
-    def scratch(self, size: int = 0, what: str = "it") -> contextlib.AbstractContextManager[Path]:
-        return self._copies.scratch(size, what)
+    def scratch(self) -> contextlib.AbstractContextManager[Path]:
+        return self._copies.scratch()
 
 
 def _version_of(answer: Any) -> dict[str, str]:

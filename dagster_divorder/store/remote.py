@@ -99,22 +99,12 @@ def explain(error: Exception, url: str) -> str:
             f"(AWS_ENDPOINT_URL), and run again: it continues from here"
         )
     if code in _FULL:
-        remedy = "no space left; raise the quota or free space, then run again: it continues from here"
+        remedy = "no space left; raise the quota or free space"
     elif status == "404":
-        remedy = (
-            f"there is no bucket {bucket!r} at this endpoint; make it, or check the URL and AWS_ENDPOINT_URL"
-        )
-    elif code in ("RequestTimeTooSkewed", "RequestExpired"):
-        remedy = "this machine's clock and the server's differ too much; set it (NTP) and run again"
-    elif status in ("400", "401", "403"):
-        remedy = f"check {who} in the environment, their permissions, and that there is a bucket {bucket!r}"
-    elif status == "429" or status >= "500":
-        remedy = (
-            "check the server (is it overloaded, starting or full?), and run again: it continues from here"
-        )
+        remedy = f"no bucket {bucket!r} is at this endpoint; make it, or check the URL and AWS_ENDPOINT_URL"
     else:
-        remedy = f"an unexpected answer ({_first_line(error)})"
-    return f"{url}: the server answered {code}: {remedy}"
+        remedy = f"check {who} in the environment, their permissions, the bucket {bucket!r} and the server"
+    return f"{url}: the server answered {code}: {remedy}, then run again: it continues from here"
 
 
 def _code(error: Exception) -> str:

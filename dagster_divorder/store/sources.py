@@ -65,7 +65,7 @@ class RemoteFile:
     def fetch(self, folder: Path) -> Path:
         """Fetches the file into a folder; returns its path there. Raises InputError: the file has changed, or
         reading from the server fails; FileNotFoundError: the file is gone; DiskFullError: the folder is full."""
-        with explaining_full_disk(folder, self.size, f"a copy of {self.url}"):
+        with explaining_full_disk(folder):
             if self.commit:
                 name, _, path = dataset(self.url)
                 with explained_hub(self.url) as hub:

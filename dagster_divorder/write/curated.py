@@ -154,15 +154,14 @@ def _note(store: Store, place: Place, names: Collection[str], *, only: bool = Fa
 class OutputFolder:
     """Files of one output, under temporary names until `commit`.
 
-    A context manager; its exit removes uncommitted files. expected_bytes: about the output's size, for the message
-    about a full disk. manifest: the manifest's name. extends: whether files of the published output may be taken over.
-    folder: where files are published; here: where they are written first, the same folder or a temporary one.
-    published: manifest entries of the files to take over, by name. staged: temporary names, by name.
+    A context manager; its exit removes uncommitted files. manifest: the manifest's name. extends: whether files of the
+    published output may be taken over. folder: where files are published; here: where they are written first, the same
+    folder or a temporary one. published: manifest entries of the files to take over, by name. staged: temporary names,
+    by name.
     """
 
     store: Store
     path: Place
-    expected_bytes: int = 0
     manifest: str = MANIFEST
     extends: bool = False
     staged: dict[str, str] = field(default_factory=dict)
@@ -183,9 +182,8 @@ class OutputFolder:
         with self._opened:
             here = self.path
             if not isinstance(here, Path):
-                scratch = self.store.scratch(self.expected_bytes, "what passes through it")
                 # Below the scratch folder, so that its neighbour is too.
-                here = self._opened.enter_context(scratch) / "output"
+                here = self._opened.enter_context(self.store.scratch()) / "output"
             self.here = LocalFolder(here)
             with self.folder.explaining(), self.here.explaining():
                 self.here.prepare()
@@ -234,8 +232,7 @@ class OutputFolder:
     def explaining(self, name: str = "") -> Iterator[None]:
         """Turns an OSError from writing into a StoreError. Removes the temporary files first, so the message counts
         their space as free."""
-        what = "the whole output, beside the one that is there,"
-        with self.here.explaining(name, self.expected_bytes, what):
+        with self.here.explaining(name):
             try:
                 yield
             except OSError:

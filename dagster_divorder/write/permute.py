@@ -187,7 +187,7 @@ def permute(
     begins = np.empty((len(tasks), len(cuts)), np.int64)
     try:
         with (
-            output.here.explaining("", size, "what passes through it"),
+            output.here.explaining(),
             progress(f"gathering {unit}", len(group), unit) as advance,
         ):
             for number, written in enumerate(calls(partial(_sort, output.here), tasks)):

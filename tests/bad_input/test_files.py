@@ -34,6 +34,7 @@ def test_files_without_a_record_are_an_error(tmp_path: Path, divorder: Divorder,
             "The first is an HTML page",
         ),
         ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
+        ("a.jsonl", gzip.compress(DATA), "The first is gzip data; rename the file"),
         ("a.parquet", b"PAR1" + bytes(90), "cannot be read as Parquet"),
     ],
 )

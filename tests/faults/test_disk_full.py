@@ -38,15 +38,9 @@ def append(folder: Path) -> None:
 
 
 def check_refusal(said: str, disk: Path) -> None:
-    """The message of a full disk: the file, what it takes, what is free."""
+    """The message of a full disk: the file, and what is free."""
     assert "Traceback" not in said
-    found = re.search(
-        rf"divorder: no space left for ({disk}/\S+): (.*) takes about ([\d.]+) [kM]?B, ([\d.]+) [kM]?B are free",
-        said,
-    )
-    assert found, said
-    assert float(found[3]) > 0
-    assert re.search(r"free at least [\d.]+ [kM]?B", said)
+    assert re.search(rf"divorder: no space left for {disk}/\S+: [\d.]+ [kM]?B are free there; free some disk", said), said
     assert list(disk.rglob(".tmp-*")) == []
 
 

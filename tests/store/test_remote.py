@@ -33,10 +33,10 @@ def answered(status: int, code: str = "", query: str = "") -> str:
         (answered(403, "InvalidAccessKeyId"), ["InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"]),
         (
             answered(404, "NoSuchBucket"),
-            ["NoSuchBucket", "no bucket 'bucket'", "make it", "AWS_ENDPOINT_URL"],
+            ["NoSuchBucket", "no bucket 'bucket' is", "make it", "AWS_ENDPOINT_URL"],
         ),
         (answered(403, "QuotaExceeded"), ["no space left", "QuotaExceeded"]),
-        (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "unexpected answer"]),
+        (answered(418, query="?X-Amz-Signature=Sesame99"), ["418", "check AWS_ACCESS_KEY_ID"]),
         (
             "Generic S3 error: Error performing GET http://127.0.0.1:1/b?sig=Sesame99 in 1s, after 3 retries - HTTP "
             "error: error sending request\n\nDebug source:\nSesame99",

@@ -178,10 +178,7 @@ def _write(run: Run, key: str) -> dict[str, Any]:
     order, records = output_order(run), stream_records(run)
     sizes = compact(run.records.fragments.column(view.fragments, "size"))
     rows = order if records is None else records[order]
-    size = int(sizes[rows].sum())
-    # A large output also passes through temporary files.
-    expected = size * (2 if size > MEMORY_BYTES else 1) + order.nbytes
-    with OutputFolder(run.store, settings.output.path, expected, extends=settings.order.extends) as output:
+    with OutputFolder(run.store, settings.output.path, extends=settings.order.extends) as output:
         _stage_records(run, rows, sizes, output)
         output.stage("order.npy", lambda file: np.save(file, rows))
         # In row groups, so that a reader of some rows decodes few others.

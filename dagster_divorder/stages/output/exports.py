@@ -207,8 +207,7 @@ def _write(run: Run, format: Format, rows: Rows, planned: int, traits: Traits, c
         batch=run.settings.sequence.batch,
         labels=has_loss_mask(run.settings),
     )
-    size = 4 * int(rows.tokens.sum())
-    with run.progress(format.name), OutputFolder(run.store, folder, size, EXPORT_MANIFEST, extends) as output:
+    with run.progress(format.name), OutputFolder(run.store, folder, EXPORT_MANIFEST, extends) as output:
         of_format = format.write(rows, output, options)
         stage_row_table(output, f"{NEIGHBOUR}train.{options.tag}.{ROWS}", rows, traits, counted)
         for name, data in _tokenizer(run).items():

@@ -142,7 +142,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
     texts = sample_texts(run.records, run.view, rows, SAMPLE_BYTES)
     training: dict[str, Any] = {}
-    with run.store.scratch(4 * advanced.vocab_size * advanced.token_dims, "the base model") as folder:
+    with run.store.scratch() as folder:
         if checkpoint:
             content = checkpoint["content"]
             save_tokenizer(Path(checkpoint["directory"]), folder, template.template if template else None)

@@ -136,14 +136,12 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     base, checkpoint = load_base_model(run), _checkpoint(run)
     info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None}
     if not checkpoint:
-        # Bytes of the token table; the decoder's own weights are small.
-        size = 4 * len(base.document_frequency) * base.info["dim"]
         weights = token_weights(base.document_frequency, base.documents, "idf")
-        with run.store.scratch(size, "the decoder") as folder:
+        with run.store.scratch() as folder:
             make_decoder(base.directory, folder, weights, seed=run.settings.seed)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
-    with run.store.scratch(what="the tokenizer") as folder:
+    with run.store.scratch() as folder:
         save_tokenizer(Path(checkpoint["directory"]), folder)
         info["tokenizer"] = tokenizer_fingerprint(folder)
         if info["tokenizer"] == base.info["tokenizer"]:
