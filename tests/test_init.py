@@ -307,7 +307,11 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
         "unclear which field holds the text, of 'a', 'b'. Name it with --text-field",
     ),
     "no record": (b"", "", "docs.jsonl holds no readable record"),
-    "no known turns": ({"dialog": TURNS}, "", "chat messages ('dialog'): lists of turns are read from the field 'messages'"),
+    "no known turns": (
+        {"dialog": TURNS},
+        "",
+        "('dialog'): lists of turns are read from the field 'messages'",
+    ),
     "no known answer": (
         {"input": "what {n}", "output": "that {n} " * 30},
         "",

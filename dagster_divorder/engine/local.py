@@ -1,7 +1,7 @@
 """Worker processes of this machine.
 
-Guarantee: workers end with the process that started them, even if it is killed. Cost: a worker takes a tenth of a second
-to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
+Guarantee: workers end with the process that started them, even if it is killed. Cost: a worker takes a tenth of a
+second to start, and its own memory; arguments and results pass through sockets, at 0.3 GB/s.
 
 A worker is a fresh interpreter that runs this module. A fork would inherit locks, the store's too; children of
 `multiprocessing` run the caller's script again; loky's outlive a killed parent (docs/decisions/libraries.md).

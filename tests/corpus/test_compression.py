@@ -49,7 +49,12 @@ def test_a_file_cut_at_any_place_is_an_error(tmp_path: Path, suffix: str) -> Non
         with pytest.raises(InputError, match=r"x\.jsonl\.\w+ cannot be read after line .* copy or compress"):
             read(path, two[:size])
     others = [COMPRESS[other](DATA) for other in CODECS if other != suffix]
-    for data in (*(one + other for other in (DATA, b"\xff" * 30, b"x" + one)), DATA, bytes(512) + one, *others):
+    for data in (
+        *(one + other for other in (DATA, b"\xff" * 30, b"x" + one)),
+        DATA,
+        bytes(512) + one,
+        *others,
+    ):
         with pytest.raises(InputError, match="compress a damaged or truncated"):
             read(path, data)
 

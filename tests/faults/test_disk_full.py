@@ -40,7 +40,8 @@ def append(folder: Path) -> None:
 def check_refusal(said: str, disk: Path) -> None:
     """The message of a full disk: the file, and what is free."""
     assert "Traceback" not in said
-    assert re.search(rf"divorder: no space left for {disk}/\S+: [\d.]+ [kM]?B are free there; free some disk", said), said
+    told = rf"divorder: no space left for {disk}/\S+: [\d.]+ [kM]?B are free there; free some disk"
+    assert re.search(told, said), said
     assert list(disk.rglob(".tmp-*")) == []
 
 
