@@ -134,7 +134,8 @@ def _runs_as_it_is(directory: Path) -> bool:
     tokenizers saved by this package name. Choosing it here saves importing torch, 5 s of a processor. For some types of
     model AutoTokenizer knows better than the named class; Llama is none of them."""
     named, config = (
-        read_object(directory / name) if (directory / name).is_file() else {} for name in (CONFIG, "config.json")
+        read_object(directory / name) if (directory / name).is_file() else {}
+        for name in (CONFIG, "config.json")
     )
     return named.get("tokenizer_class") == "PreTrainedTokenizerFast" and config.get("model_type") == "llama"
 

@@ -152,7 +152,9 @@ def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
         count_buckets(arrays["ids"], first, sample.length[runs], sample.sequence[runs], counts)
     # Without the positions of all numbers at once.
-    return vstack([csr_matrix(part) for part in np.array_split(counts, -(-len(counts) // AT_ONCE))], format="csr")
+    return vstack(
+        [csr_matrix(part) for part in np.array_split(counts, -(-len(counts) // AT_ONCE))], format="csr"
+    )
 
 
 def _vectors(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,39 +101,28 @@ def _checkpoint(run: Run) -> dict[str, Any]:
 
 
 def _content_of(directory: Path) -> dict[str, Any]:
-    """Fingerprints of a checkpoint's content.
+    """Hashes of a checkpoint's embedding and of the files that decide its tokenizer.
 
     Raises:
-        InputError: it has no usable tokenizer or table, or its table has fewer rows than the tokenizer has ids.
+        InputError: it has no usable embedding.
     """
-    from dagster_divorder.models.checkpoint import TOKENIZER_FILES, tokenizer_fingerprint
-    from dagster_divorder.models.pretrained import save_tokenizer
-    from dagster_divorder.models.tokenize import load_encoder
+    from dagster_divorder.models.checkpoint import TOKENIZER_FILES, embedding_table, table_fingerprint
 
-    with TemporaryDirectory() as folder:
-        save_tokenizer(directory, Path(folder))
-        encoder = load_encoder(folder, "tokenizers")
-        files = [(Path(folder) / name).read_bytes().hex() for name in TOKENIZER_FILES[:2]]
-        tokenizer = {"tokenizer": tokenizer_fingerprint(folder), "tokenizer_files": content_hash(*files)}
-    return {**_table_content(directory, encoder.vocab_size), **tokenizer}
-
-
-def _table_content(directory: Path, vocabulary: int) -> dict[str, Any]:
-    from dagster_divorder.models.checkpoint import embedding_table, table_fingerprint
-
-    table = embedding_table(directory, vocabulary=vocabulary)
+    table, names = embedding_table(directory), ("config.json", "special_tokens_map.json", *TOKENIZER_FILES)
+    files = [(name, (directory / name).read_bytes().hex()) for name in names if (directory / name).is_file()]
     return {
         "table_key": table.key,
         "table": table_fingerprint(table),
         "dim": int(table.weights.shape[1]),
-        "vocabulary": vocabulary,
+        "rows": len(table.weights),
+        "tokenizer_files": content_hash(*files),
     }
 
 
 def _make_base_model(run: Run) -> Mapping[str, bytes]:
     from dagster_divorder.core.vectors.pool import document_frequency
     from dagster_divorder.models.bootstrap import train
-    from dagster_divorder.models.checkpoint import TEMPLATE, tokenizer_fingerprint
+    from dagster_divorder.models.checkpoint import TEMPLATE, check_vocabulary, tokenizer_fingerprint
     from dagster_divorder.models.pretrained import save_tokenizer
     from dagster_divorder.models.tokenize import load_encoder, special_ids
 
@@ -144,9 +132,10 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     training: dict[str, Any] = {}
     with run.store.scratch() as folder:
         if checkpoint:
-            content = checkpoint["content"]
-            save_tokenizer(Path(checkpoint["directory"]), folder, template.template if template else None)
+            directory, content = Path(checkpoint["directory"]), checkpoint["content"]
+            save_tokenizer(directory, folder, template.template if template else None)
             encoder = load_encoder(folder, sample=texts)
+            check_vocabulary(directory, content["rows"], encoder.vocab_size)
             engine, engine_reason = encoder.engine, encoder.reason
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
@@ -163,10 +152,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             # Training has compared the engines on these texts.
             engine, engine_reason = training.pop("engine"), training.pop("engine_reason")
             encoder = load_encoder(folder, engine)
-            content = {
-                **_table_content(folder, encoder.vocab_size),
-                "tokenizer": tokenizer_fingerprint(folder),
-            }
+            content = _content_of(folder)
         chat_engine = dict[str, str]()
         counted: tuple[Any, Any] | None = None
         if run.settings.has_chats:
@@ -184,10 +170,12 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             arrays = ChatEncoder(folder, template, exact).encode(documents)
             counted = arrays["ids"], arrays["lengths"]
         ids, lengths = (template and counted) or encoder.encode(texts)
-        special = special_ids(folder)
+        special, tokenizer = special_ids(folder), tokenizer_fingerprint(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     info = {
         **content,
+        "tokenizer": tokenizer,
+        "vocabulary": encoder.vocab_size,
         "engine": engine,
         "engine_reason": engine_reason,
         **chat_engine,
@@ -196,7 +184,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
         "sample_tokens": int(lengths.sum()),
         "training": training,
     }
-    frequency = document_frequency(ids, lengths, content["vocabulary"])
+    frequency = document_frequency(ids, lengths, encoder.vocab_size)
     statistics = {"document_frequency": frequency, "documents": np.array([len(lengths)], dtype=np.int64)}
     return {**files, STATISTICS: pack(statistics), INFO: orjson.dumps(info)}
 
@@ -215,6 +203,7 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         "signature",
         "content",
         "special",
+        "rows",
         "tokenizer_files",
         "left_out",
         "checked",
@@ -273,7 +262,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 BASE_MODEL = PinnedFit(
     name="base_model",
-    version=3,
+    version=4,
     description="The tokenizer and token vectors of the model that you will train. Without a model, small ones are "
     "learnt from a sample of the corpus. Pinned: appended documents use them as they are.",
     reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
