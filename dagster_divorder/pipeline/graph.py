@@ -41,7 +41,13 @@ class Graph(Mapping[str, Stage]):
             for name in self._stages
             if (among is None or name in among) and self[name].asset and self[name].when(settings)
         ]
-        return {name: tuple(self[name].reads_under(settings)) for name in self._closure(settings, assets)}
+        return {name: self.reads(name, settings) for name in self._closure(settings, assets)}
+
+    def reads(self, stage: str, settings: Settings) -> tuple[str, ...]:
+        """The stages that a stage reads directly, of those that these settings have."""
+        reads = self[stage].reads
+        named = reads(settings) if callable(reads) else reads
+        return tuple(name for name in named if self[name].when(settings))
 
     def needed(self, settings: Settings, *stages: str) -> tuple[str, ...]:
         """Stages with all stages before them, in the order of a run. The default is all stages that an output needs and
@@ -79,12 +85,12 @@ class Graph(Mapping[str, Stage]):
                 needed.add(name)
                 if name not in without:
                     then = [part for part in self[name].then if part in self and self[part].when(settings)]
-                    pending += [*self[name].reads_under(settings), *then]
+                    pending += [*self.reads(name, settings), *then]
         order: dict[str, None] = {}
 
         def place(name: str) -> None:
             if name in needed and name not in order:
-                for read in self[name].reads_under(settings):
+                for read in self.reads(name, settings):
                     place(read)
                 order[name] = None
 

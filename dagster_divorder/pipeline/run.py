@@ -110,7 +110,7 @@ class Run(Reader):
         wanted, receipt = self.graph[stage], load_receipt(self.store, stage)
         if receipt is None:
             raise self._missing(stage, f"{stage} has no result in {self.store.place}")
-        reads = set(wanted.reads_under(self.settings))
+        reads = set(self.graph.reads(stage, self.settings))
         if receipt.fingerprint != wanted.fingerprint(self.settings) or set(receipt.upstream) != reads:
             raise self._missing(stage, f"{stage} was last made with other settings")
         for name, version in receipt.upstream.items():

@@ -125,10 +125,11 @@ class Check:
 class Stage(ABC):
     """One stage.
 
-    `version` rises when the code gives other bytes for the same input. `reads` names the stages that it reads under
-    given settings. `settings` names the sections, or single settings, that decide its result (`changes.value_of`). With
-    the results that it reads they make the key, unless `decided_by` gives what does: less, such as the outcome of
-    `auto` on this machine, or more, such as the content of a file. `when` says whether settings have the stage at all.
+    `version` rises when the code gives other bytes for the same input. `reads` names the stages that it reads, as far
+    as the settings have them. `settings` names the sections, or single settings, that decide its result
+    (`changes.value_of`). With the results that it reads they make the key, unless `decided_by` gives what does: less,
+    such as the outcome of `auto` on this machine, or more, such as the content of a file. `when` says whether settings
+    have the stage at all.
 
     A stage without `asset` has no Dagster asset: it runs with the stages that read it, or right after the stage that
     lists it in `then`. `quotes`: a result may hold words of documents, so that `divorder prune` removes it with deleted
@@ -151,10 +152,6 @@ class Stage(ABC):
     show: Callable[[Run, Receipt], Shown] = lambda run, receipt: {}
     checks: tuple[Check, ...] = ()
 
-    def reads_under(self, settings: Settings) -> Sequence[str]:
-        """The stages that it reads under these settings."""
-        return self.reads(settings) if callable(self.reads) else self.reads
-
     def given(self, settings: Settings) -> dict[str, Any]:
         """The settings that decide the result, by name."""
         return {name: value_of(settings, name) for name in self.settings}
@@ -171,7 +168,7 @@ class Stage(ABC):
     def usual(self, run: Run) -> dict[str, Any]:
         """The settings and results that decide the result: for results of fragments and for fits without the corpus,
         since a fragment's result does not depend on it, and a fit outlives it."""
-        before = versions(run, *self.reads_under(run.settings))
+        before = versions(run, *run.graph.reads(self.name, run.settings))
         if not isinstance(self, WholeCorpus):
             for name in before:
                 if isinstance(run.graph[name], PerDocument):
@@ -187,7 +184,7 @@ class Stage(ABC):
             key=key,
             version=version,
             # A plan keeps no receipts, and may not know the results of some stages.
-            upstream={} if run.planning else versions(run, *self.reads_under(run.settings)),
+            upstream={} if run.planning else versions(run, *run.graph.reads(self.name, run.settings)),
             settings=given_settings(run.settings),
             **content,
         )
@@ -206,8 +203,8 @@ class Stage(ABC):
 
 
 def versions(run: Run, *stages: str) -> dict[str, str]:
-    """The versions of the current results of stages."""
-    return {stage: run.receipt(stage).version for stage in stages}
+    """The versions of the current results of stages, as far as these settings have them."""
+    return {stage: run.receipt(stage).version for stage in stages if run.graph[stage].when(run.settings)}
 
 
 def counts(documents: int, new: int) -> dict[str, int]:

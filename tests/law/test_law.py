@@ -408,7 +408,7 @@ class Law(RuleBasedStateMachine):
         for (stage, key), fit in self.fits.items():
             if (stage, key) not in fits:
                 # It went with the fit that it rests on, which another one has replaced.
-                assert refitted & set(GRAPH[stage].reads_under(chosen)), (stage, key)
+                assert refitted & set(GRAPH.reads(stage, chosen)), (stage, key)
             elif fits[stage, key] != fit:
                 assert stage in refitted, (stage, key)
                 reason = fits[stage, key].facts["reason"]
@@ -429,7 +429,7 @@ class Law(RuleBasedStateMachine):
         surprises: set[str] = set()
         for stage, receipt in made.items():
             computed = receipt.facts["computed"]
-            if not surprises.isdisjoint(GRAPH[stage].reads_under(self.settings())):
+            if not surprises.isdisjoint(GRAPH.reads(stage, self.settings())):
                 surprises.add(stage)
             elif computed != plan[stage].documents:
                 assert plan[stage].unless, (stage, plan[stage], computed)

@@ -79,7 +79,7 @@ def ran(settings: Settings, *stages: str) -> Run:
 
 def planned(settings: Settings, *more: str) -> Run:
     """A run whose store holds what trainings read, and none has run."""
-    return ran(settings, *GRAPH["training_evidence"].reads_under(settings), *more)
+    return ran(settings, *GRAPH.reads("training_evidence", settings), *more)
 
 
 @pytest.fixture(scope="module")

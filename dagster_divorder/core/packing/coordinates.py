@@ -56,7 +56,8 @@ def add_directions(
 
     rounded = np.rint(np.nan_to_num(directions) * UNIT).astype(np.int64)
     held, place = np.unique(sequence, return_inverse=True)
-    sums[held] += csr_matrix((length, (place, row)), shape=(len(held), len(rounded))) @ rounded
+    weights = csr_matrix((length, (place, row)), shape=(len(held), len(rounded)))
+    sums[held] += np.asarray(weights @ rounded)
 
 
 def with_coordinates(items: Items, packed: PackedSequences, vectors: NDArray[np.int64]) -> Items:

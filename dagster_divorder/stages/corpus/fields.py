@@ -221,6 +221,7 @@ FIELDS = PerDocument(
     asset=False,
     description="Fields of the records that orders balance.",
     reads=("raw_docs",),
+    when=lambda settings: bool(fields_read(settings)),
     settings=("input", "order", "mixing", "heldout", "selection", "curriculum"),
     # Other settings of these sections must not make the bins of these fields again.
     decided_by=lambda run: {"fields": fields_read(run.settings)},

@@ -25,7 +25,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.diversity_metrics import Trained
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.sequence_order import sequence_items, vector_sums
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.state import Receipt
@@ -134,7 +134,7 @@ STRATEGY_COMPARISON = WholeCorpus(
     version=7,
     description="Which strategy to use. Diversity, deviations, drift and seconds of all pairs of strategies, for "
     "documents and for sequences, on this corpus.",
-    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", *stream_reads(settings)),
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", "repeats"),
     settings=("order", "packing", "sequence", "input", "chats", "seed"),
     compute=_compare_strategies,
     show=_show_strategy_comparison,

@@ -49,8 +49,8 @@ from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, Whol
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading
-from dagster_divorder.stages.mix.heldout_copies import heldout_reads, heldout_table, load_heldout
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items, vector_sums
 from dagster_divorder.stages.output.exports import end_of_text, stored_tokens
@@ -477,7 +477,7 @@ TRAINING_EVIDENCE: WholeCorpus = WholeCorpus(
     "compared: held-out loss by source, the seam between epochs, gradients, and which differences exceed noise.",
     reads=lambda settings: (
         *("raw_docs", "token_counts", "base_model", *space_reads(settings), "clusters", "traits"),
-        *(*heldout_reads(settings), *stream_reads(settings), "packed_sequences", "sequence_order"),
+        *("heldout", "heldout_copies", "repeats", "packed_sequences", "sequence_order"),
     ),
     settings=(
         *("evidence", "order", "sequence", "packing", "curriculum", "mixing"),

@@ -49,10 +49,10 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.greedy_order import load_order, load_stretches
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
-from dagster_divorder.stages.order.scores import score_reads, stream_ranks
+from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
@@ -413,19 +413,16 @@ def _nothing_drifts(run: Run) -> Finding:
     )
 
 
-def _diversity_metrics_reads(settings: Settings) -> tuple[str, ...]:
-    orders = ("greedy_order", "packed_sequences", "sequence_order")
-    # Only the picture uses names of clusters.
-    names = ["cluster_names"] if "plot" in settings.output.sidecars else []
-    return ("raw_docs", *names, "traits", *stream_reads(settings), *score_reads(settings), *orders)
-
-
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
     version=10,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order.",
-    reads=_diversity_metrics_reads,
+    reads=lambda settings: (
+        *("raw_docs", "traits", "repeats", "scores", "greedy_order", "packed_sequences", "sequence_order"),
+        # Only the picture uses names of clusters.
+        *(["cluster_names"] if "plot" in settings.output.sidecars else []),
+    ),
     settings=("sequence", "packing", "input.format", "chats", "curriculum", "output.sidecars", "seed"),
     then=("stationarity",),
     quotes=True,

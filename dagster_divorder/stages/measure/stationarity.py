@@ -41,7 +41,6 @@ from dagster_divorder.stages.mix.repeats import (
     item_records,
     load_stream,
     run_counter,
-    stream_reads,
 )
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
@@ -203,7 +202,7 @@ def _stationarity_reads(settings: Settings) -> tuple[str, ...]:
     fields = ["fields"] if settings.input.source_field else []
     return (
         *("raw_docs", "token_counts", *space_reads(settings), *fields),
-        *("centroids", "traits", *stream_reads(settings)),
+        *("centroids", "traits", "repeats"),
         *("packed_sequences", "sequence_order"),
     )
 

@@ -313,7 +313,7 @@ def _is_up_to_date(run: Run) -> bool:
             stored is None
             or version not in ("", (foreseen or stored).version)
             or stored.fingerprint != wanted.fingerprint(run.settings)
-            or {*stored.upstream, "frozen"} != {*wanted.reads_under(run.settings), "frozen"}
+            or {*stored.upstream, "frozen"} != {*run.graph.reads(stage, run.settings), "frozen"}
         ):
             return False
         if stage not in visited:

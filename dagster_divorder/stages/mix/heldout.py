@@ -43,11 +43,6 @@ def leaves_out(settings: Settings, stage: str) -> bool:
     return settings.holds_out and not (settings.order.frozen_tokens and stage == "base_model")
 
 
-def fit_reads(settings: Settings, stage: str) -> tuple[str, ...]:
-    """The stages besides raw_docs that `fit_rows` reads."""
-    return ("heldout_copies",) if leaves_out(settings, stage) else ()
-
-
 def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     """What decides `fit_rows` of a pinned fit: the settings of `heldout`. Documents that are held out later leave the
     fit unchanged, as appended documents do."""
@@ -156,10 +151,10 @@ HELDOUT = PinnedFit(
     asset=False,
     description="The documents that are kept out of training, to validate on.",
     reads=lambda settings: (
-        "raw_docs",
-        *(["fields"] if _drawn_by(settings) else []),
+        *("raw_docs", "fields"),
         *(["token_counts"] if settings.order.frozen_tokens else []),
     ),
+    when=lambda settings: settings.holds_out,
     settings=("mixing", "heldout", "input", "seed"),
     # What decides records' ids, but neither the corpus nor its traits.
     decided_by=lambda run: {

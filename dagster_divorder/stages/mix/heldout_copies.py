@@ -22,7 +22,6 @@ from dagster_divorder.corpus.sample import contents
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
@@ -109,11 +108,6 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
     )
 
 
-def heldout_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages besides raw_docs that `load_heldout` reads; `heldout_table` reads traits, too."""
-    return ("heldout", "heldout_copies") if settings.holds_out else ()
-
-
 def _folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
     """Ids of the folded words of texts, uint64 (n, 2)."""
     parts = (part.to_pylist() for part in all_words(texts).chunks)
@@ -142,6 +136,7 @@ HELDOUT_COPIES = PerDocument(
     asset=False,
     description="Which documents are copies of held-out documents.",
     reads=("raw_docs", "heldout"),
+    when=lambda settings: settings.holds_out,
     decided_by=lambda run: {
         "records": run.receipt("raw_docs").key,
         # The version of the fit is not enough: some of its documents may be gone from the corpus.

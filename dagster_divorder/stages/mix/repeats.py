@@ -35,11 +35,10 @@ from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import find_records
 from dagster_divorder.stages.mix.consumed import consumed_records, consumed_version
-from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
-from dagster_divorder.stages.mix.subset_selection import load_selected, selection_reads
+from dagster_divorder.stages.mix.heldout_copies import load_heldout
+from dagster_divorder.stages.mix.subset_selection import load_selected
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import distinct
@@ -99,11 +98,6 @@ def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
         return mask.within(record_of[runs.document], runs.start, runs.length)
 
     return count
-
-
-def stream_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages besides raw_docs and traits that `load_stream` reads."""
-    return ("repeats",) if settings.repeats else ()
 
 
 def stream_size(run: Run) -> int:
@@ -230,17 +224,15 @@ def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:
     yield "cut", cut
 
 
-def _repeats_reads(settings: Settings) -> tuple[str, ...]:
-    ids = ("ids",) if settings.order.cut and settings.input.id_field else ()
-    return ("raw_docs", "traits", *ids, *heldout_reads(settings), *selection_reads(settings))
-
-
 REPEATS: WholeCorpus = WholeCorpus(
     name="repeats",
     version=5,
     description="How often each record is trained on in an epoch: by the mix, the selection, and the held-out "
     "documents.",
-    reads=_repeats_reads,
+    reads=lambda settings: (
+        *("raw_docs", "traits", "heldout", "heldout_copies", "subset_selection"),
+        *(["ids"] if settings.order.cut else []),
+    ),
     settings=("mixing", "heldout", "selection", "order", "seed"),
     decided_by=lambda run: {**REPEATS.usual(run), "consumed": consumed_version(run)},
     when=lambda settings: settings.repeats,

@@ -21,10 +21,9 @@ import pyarrow as pa
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
-from dagster_divorder.stages.mix.heldout_copies import heldout_reads, load_heldout
+from dagster_divorder.stages.mix.heldout_copies import load_heldout
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
@@ -55,11 +54,6 @@ def left_out(run: Run) -> pa.Table:
     names = pa.array(record_names(run, records), pa.large_string())
     columns = {name: selection[name].take(rows) for name in ("weight", "reason")}
     return pa.table({"record": rows, "id": names, **columns})
-
-
-def selection_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages besides raw_docs that `load_selected` reads."""
-    return ("subset_selection",) if settings.selects else ()
 
 
 VECTORS = "gradient_embeddings"
@@ -193,20 +187,12 @@ def load_choices(run: Run) -> list[dict[str, Any]]:
     return run.rows("subset_selection", "choices")
 
 
-def _subset_selection_reads(settings: Settings) -> tuple[str, ...]:
-    return (
-        *("raw_docs", "token_counts", VECTORS),
-        *(["ids"] if settings.input.id_field else []),
-        *heldout_reads(settings),
-    )
-
-
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
     version=6,
     description="Which records are trained on: chosen together for diversity within a budget, or in a "
     "simpler way. A table compares what each way would choose.",
-    reads=_subset_selection_reads,
+    reads=("raw_docs", "token_counts", VECTORS, "ids", "heldout", "heldout_copies"),
     settings=("selection", "chats", "packing", "sequence.length", "seed"),
     decided_by=lambda run: {**SUBSET_SELECTION.usual(run), "consumed": consumed_version(run)},
     when=lambda settings: settings.selects,

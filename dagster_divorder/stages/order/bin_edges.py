@@ -14,7 +14,6 @@ from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.order.traits import column_codes, quantile_edges
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, read_fields
 from dagster_divorder.store.arrays import pack, unpack
 
@@ -62,23 +61,18 @@ def _bin_edges_drift(run: Run, fitted: Fitted) -> str | None:
     return f"{new[0]} is a number now" if new else None
 
 
-def columns_reads(settings: Settings) -> tuple[str, ...]:
-    """The stages with columns of traits, besides tokens and clusters."""
-    return ("fields",) if fields_read(settings) else ()
-
-
 BIN_EDGES = PinnedFit(
     name="bin_edges",
     version=2,
     asset=False,
     description="Edges of the bins of lengths and numeric fields.",
-    reads=lambda settings: ("raw_docs", "token_counts", *columns_reads(settings)),
+    reads=("raw_docs", "token_counts", "fields"),
     settings=("order", "mixing", "heldout", "selection", "input", "chats"),
     # Other settings of these sections must not cut other bins.
     decided_by=lambda run: {
         "bins": BINS,
         "traits": sorted(coded_traits(run.settings)),
-        "columns": [run.receipt(name).key for name in ("token_counts", *columns_reads(run.settings))],
+        "columns": [run.receipt(name).key for name in run.graph.reads("bin_edges", run.settings)[1:]],
     },
     doing="cutting lengths and numeric fields into bins",
     compute=_fit_bin_edges,

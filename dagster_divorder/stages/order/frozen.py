@@ -35,7 +35,7 @@ from dagster_divorder.stages.mix.consumed import (
     refuse_to_extend,
     remedy,
 )
-from dagster_divorder.stages.mix.repeats import item_records, stream_reads
+from dagster_divorder.stages.mix.repeats import item_records
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.ids import distinct, places, to_bytes
 
@@ -127,7 +127,8 @@ FROZEN = PinnedFit(
     version=2,
     asset=False,
     description="What stays of the published plan: what a trainer has consumed, or all of it.",
-    reads=lambda settings: ("raw_docs", "token_counts", *stream_reads(settings)),
+    reads=("raw_docs", "token_counts", "repeats"),
+    when=lambda settings: settings.order.keeps,
     settings=("order.append", "order.frozen_tokens", "sequence.length", "packing.end_of_text"),
     decided_by=_decided_by,
     facts=lambda run, fitted: {"stays": len(unpack(fitted.files[DOCUMENTS])["id"])},

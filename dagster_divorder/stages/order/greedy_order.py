@@ -22,9 +22,8 @@ from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads, stream_size
+from dagster_divorder.stages.mix.repeats import load_stream, stream_size
 from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen
-from dagster_divorder.stages.order.scores import score_reads
 from dagster_divorder.stages.order.sections import each_section, make_sections
 
 
@@ -146,23 +145,15 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
 
 
-def _greedy_order_reads(settings: Settings) -> tuple[str, ...]:
-    return (
-        "raw_docs",
-        "traits",
-        *stream_reads(settings),
-        *score_reads(settings),
-        *(["frozen"] if settings.order.keeps else []),
-        *(["ids"] if settings.order.cut and settings.input.id_field else []),
-    )
-
-
 GREEDY_ORDER = WholeCorpus(
     name="greedy_order",
     version=8,
     description="The order of the documents (`order.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
-    reads=_greedy_order_reads,
+    reads=lambda settings: (
+        *("raw_docs", "traits", "repeats", "scores", "frozen"),
+        *(["ids"] if settings.order.cut else []),
+    ),
     settings=("order", "mixing", "curriculum", "sequence", "seed"),
     decided_by=lambda run: behind_beginning(run, "greedy_order"),
     compute=_order_documents,

@@ -36,7 +36,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Text, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import load_order, load_sections, remade
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
@@ -224,14 +224,6 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     return join(packed, replace(consumed, **vars(left), indptr=np.array([0, len(left)])))
 
 
-def _packed_sequences_reads(settings: Settings) -> tuple[str, ...]:
-    return (
-        *("raw_docs", "token_counts", "traits", *stream_reads(settings), "greedy_order"),
-        *(["frozen"] if settings.order.keeps else []),
-        *(space_reads(settings) if settings.packing.method == "cluster_packed" else []),
-    )
-
-
 def _check_settings(run: Run) -> None:
     # A format that the first records decide is not known when the settings are loaded.
     if fault := run.settings.packing.fault(run.settings.forms):
@@ -247,7 +239,10 @@ PACKED_SEQUENCES = WholeCorpus(
     name="packed_sequences",
     version=11,
     description="Which tokens make which training sequence: the ordered documents, packed to the sequence length.",
-    reads=_packed_sequences_reads,
+    reads=lambda settings: (
+        *("raw_docs", "token_counts", "traits", "repeats", "greedy_order", "frozen"),
+        *(space_reads(settings) if settings.packing.method == "cluster_packed" else []),
+    ),
     settings=("packing", "order", "mixing", "sequence", "chats", "seed"),
     decided_by=lambda run: behind_beginning(run, "packed_sequences"),
     doing="packing sequences",

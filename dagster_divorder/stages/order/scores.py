@@ -27,11 +27,6 @@ FEWEST = 0.5
 """Least share of the records that must have a score."""
 
 
-def score_reads(settings: Settings) -> tuple[str, ...]:
-    """The stage of the scores, if orders follow them."""
-    return ("scores",) if settings.curriculum.on else ()
-
-
 def stream_ranks(run: Run, stream: TrainingStream) -> np.ndarray:
     """The rank of each item of the stream, float64 (M,), NaN for none."""
     return run.arrays("scores", "scores")["rank"][stream.record_of]

@@ -31,7 +31,6 @@ from dagster_divorder.stages.mix.repeats import (
     item_records,
     load_stream,
     run_counter,
-    stream_reads,
 )
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import (
@@ -166,17 +165,15 @@ def _is_a_permutation(run: Run) -> Finding:
     return check_permutation(load_sequence_order(run), sequences, "sequences", remedy)
 
 
-def _sequence_order_reads(settings: Settings) -> tuple[str, ...]:
-    vectors = space_reads(settings) if vectors_are_balanced(settings) else ()
-    return ("raw_docs", *vectors, "traits", *stream_reads(settings), "packed_sequences")
-
-
 SEQUENCE_ORDER = WholeCorpus(
     name="sequence_order",
     version=8,
     description="The order of the training sequences (`sequence.strategy`). A balanced one keeps the corpus's own mix "
     "of `order.traits` in every window of training; with a curriculum it also follows a score.",
-    reads=_sequence_order_reads,
+    reads=lambda settings: (
+        *("raw_docs", "traits", "repeats", "packed_sequences"),
+        *(space_reads(settings) if vectors_are_balanced(settings) else []),
+    ),
     settings=("sequence", "order", "curriculum", "packing", "chats", "seed"),
     compute=_order_sequences,
     checks=(

@@ -16,7 +16,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, load_fields
-from dagster_divorder.stages.order.bin_edges import BINS, columns_reads, computed_numbers, load_edges
+from dagster_divorder.stages.order.bin_edges import BINS, computed_numbers, load_edges
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 
 
@@ -85,10 +85,7 @@ TRAITS = WholeCorpus(
     version=3,
     asset=False,
     description="The traits that orders balance, as one code a record.",
-    reads=lambda settings: (
-        *("raw_docs", "token_counts", "centroids", "clusters", "bin_edges"),
-        *columns_reads(settings),
-    ),
+    reads=("raw_docs", "token_counts", "centroids", "clusters", "bin_edges", "fields"),
     settings=("input", "chats", "order", "mixing", "heldout", "selection", "packing", "sequence.length"),
     compute=_code_traits,
 )

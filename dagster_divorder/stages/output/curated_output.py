@@ -45,13 +45,12 @@ from dagster_divorder.stages.corpus.raw_docs import found_inputs, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
 from dagster_divorder.stages.mix.heldout_copies import (
-    heldout_reads,
     heldout_table,
     load_heldout,
     removed_lines,
 )
-from dagster_divorder.stages.mix.repeats import item_records, load_mixing, stream_reads, stream_records
-from dagster_divorder.stages.mix.subset_selection import left_out, selection_reads
+from dagster_divorder.stages.mix.repeats import item_records, load_mixing, stream_records
+from dagster_divorder.stages.mix.subset_selection import left_out
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
 from dagster_divorder.stages.output.exports import plan_fingerprint
@@ -97,6 +96,10 @@ PACKED = (
     "untrained_sequences",
 )
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
+
+
+STREAM = ("heldout", "heldout_copies", "subset_selection", "repeats")
+"""Stages that choose what is trained on."""
 
 
 def check_format(kind: str, output: Output) -> None:
@@ -353,20 +356,18 @@ def _show_curated_output(run: Run, receipt: Receipt) -> Shown:
 
 def _curated_output_reads(settings: Settings) -> tuple[str, ...]:
     clusters = (*space_reads(settings), "centroids", "clusters", "cluster_names")
-    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     orders = (*ORDERS, "diversity_metrics", "stationarity")
-    return ("raw_docs", "base_model", "token_counts", *clusters, *stream, *orders)
+    return ("raw_docs", "base_model", "token_counts", *clusters, *STREAM, *orders)
 
 
 def _decided_by(run: Run) -> dict[str, Any]:
     settings, facts = run.settings, run.receipt("raw_docs").facts
-    stream = (*heldout_reads(settings), *selection_reads(settings), *stream_reads(settings))
     field = settings.input.id_field
     return {
         # `lacks` checks `output.path`.
         "output": [OUTPUT_SHARD_BYTES, sorted(settings.output.sidecars)],
         "format": facts["kind"] if settings.output.format == "auto" else settings.output.format,
-        **versions(run, "raw_docs", *stream, *ORDERS, "diversity_metrics", "cluster_names"),
+        **versions(run, "raw_docs", *STREAM, *ORDERS, "diversity_metrics", "cluster_names"),
         # The manifest also names the settings of the orders and the input's files. These can change while the bytes
         # stay.
         "orders": {name: run.graph[name].fingerprint(settings) for name in ORDERS},

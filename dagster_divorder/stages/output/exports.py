@@ -37,7 +37,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_reads, stream_records
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_records
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import check_end_of_text
@@ -299,7 +299,7 @@ def records_shape(run: Run, folder: Place) -> Shape:
 def plan_fingerprint(run: Run) -> str:
     """A hash of everything that decides the tokens that a trainer reads, in order: corpus, tokenizer, packing,
     order."""
-    stages = (*stream_reads(run.settings), "packed_sequences", "sequence_order")
+    stages = (*(["repeats"] if run.settings.repeats else []), "packed_sequences", "sequence_order")
     return content_hash(
         run.receipt("raw_docs").version,
         # Other settings may give the same plan and order.
@@ -419,16 +419,14 @@ def _show_exports(run: Run, receipt: Receipt) -> Shown:
     }
 
 
-def _exports_reads(settings: Settings) -> tuple[str, ...]:
-    stream = stream_reads(settings)
-    return ("raw_docs", "base_model", "token_counts", "traits", *stream, "packed_sequences", "sequence_order")
-
-
 EXPORTS = WholeCorpus(
     name="exports",
     version=4,
     description="The training sequences in their final order, as token files in the formats that trainers read.",
-    reads=_exports_reads,
+    reads=(
+        *("raw_docs", "base_model", "token_counts", "traits", "repeats"),
+        *("packed_sequences", "sequence_order"),
+    ),
     when=lambda settings: bool(settings.exports.formats),
     settings=("exports", "chats.train_on", "sequence.batch"),
     decided_by=lambda run: {name: _key(run, FORMATS[name]) for name in run.settings.exports.formats},

@@ -16,7 +16,7 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus
 from dagster_divorder.stages.measure.diversity_metrics import read_in_order
-from dagster_divorder.stages.mix.repeats import load_stream, stream_reads
+from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
@@ -91,8 +91,8 @@ ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     version=6,
     description="Films of how training reads the corpus, shuffled and in order: the dataset as bars, and the map of "
     "clusters lighting up as documents are first read.",
-    reads=lambda settings: (
-        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", *stream_reads(settings)),
+    reads=(
+        *("raw_docs", "clusters", "cluster_names", "cluster_map", "traits", "repeats"),
         *("greedy_order", "packed_sequences", "sequence_order", OUTPUT),
     ),
     # The output's version leaves its manifest out. Films left out without ffmpeg are made once it is installed.

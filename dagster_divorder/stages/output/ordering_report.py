@@ -34,7 +34,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.measure.diversity_metrics import load_verdict, read_in_order
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter, stream_reads
+from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.bin_edges import load_edges
 from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
 from dagster_divorder.stages.output.curated_output import load_manifest
@@ -252,11 +252,11 @@ def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
 def _decided_by(run: Run) -> dict[str, Any]:
     output = run.receipt(OUTPUT).key
     evidence, missing = at_hand(run)
-    stages = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits")
+    stages = ("clusters", "cluster_names", "diversity_metrics", "stationarity", "traits", "repeats")
     return {
         "asked": _asked(run.settings),
         "path": str(run.settings.output.path),
-        **versions(run, *stages, *stream_reads(run.settings)),
+        **versions(run, *stages),
         "output": output,
         "evidence": {stage: receipt.version for stage, receipt in evidence.items()},
         "missing": missing,
@@ -268,9 +268,8 @@ ORDERING_REPORT = WholeCorpus(
     version=13,
     description="A report to send to others: one HTML file beside the output. Comparison with shuffling, before and "
     "after, windows, drift, clusters, settings, and evidence. It opens in any browser, without a network.",
-    reads=lambda settings: (
-        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits"),
-        *stream_reads(settings),
+    reads=(
+        *("raw_docs", "centroids", "clusters", "cluster_names", "bin_edges", "traits", "repeats"),
         *("greedy_order", "packed_sequences", "sequence_order", "stationarity", "diversity_metrics", OUTPUT),
     ),
     settings=(*SHOWN, "input.paths", "input.max_reject_share", "order.frozen_tokens", "order.append"),

@@ -32,7 +32,7 @@ from dagster_divorder.stages.corpus.chat_template import (
     locate_base,
     template_of,
 )
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -265,7 +265,7 @@ BASE_MODEL = PinnedFit(
     version=4,
     description="The tokenizer and token vectors of the model that you will train. Without a model, small ones are "
     "learnt from a sample of the corpus. Pinned: appended documents use them as they are.",
-    reads=lambda settings: ("raw_docs", *fit_reads(settings, "base_model")),
+    reads=lambda settings: ("raw_docs", *(["heldout_copies"] if leaves_out(settings, "base_model") else [])),
     settings=("model", "chats.template", "advanced.vocab_size", "advanced.token_dims", "seed"),
     decided_by=_decided_by,
     doing="making the base model",

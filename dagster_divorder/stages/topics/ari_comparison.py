@@ -18,7 +18,7 @@ from dagster_divorder.corpus.sample import beginnings
 from dagster_divorder.pipeline.fit import SKETCH, PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Text
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import STAGE_OF, load_space
 from dagster_divorder.store.space import SAMPLE_BYTES
@@ -74,7 +74,7 @@ ARI_COMPARISON = PinnedFit(
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (
         *("raw_docs", *(STAGE_OF[kind] for kind in settings.embedding.compared)),
-        *fit_reads(settings, "ari_comparison"),
+        "heldout_copies",
     ),
     settings=("embedding", "clusters", "seed"),
     decided_by=lambda run: {

@@ -18,7 +18,7 @@ from dagster_divorder.core.topics.cluster_map import fit
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
@@ -97,7 +97,7 @@ MAP_FIT: PinnedFit = PinnedFit(
     version=4,
     asset=False,
     description="The map of the documents.",
-    reads=lambda settings: ("raw_docs", *space_reads(settings), *fit_reads(settings, "map_fit")),
+    reads=lambda settings: ("raw_docs", *space_reads(settings), "heldout_copies"),
     settings=("seed",),
     decided_by=lambda run: {
         "documents": DOCUMENTS,

@@ -16,7 +16,7 @@ from dagster_divorder.core.topics.cluster import most_points
 from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.store.reader import Reader
 
 FILE = "names.json"
@@ -73,7 +73,7 @@ CLUSTER_NAMES = PinnedFit(
     version=6,
     asset=False,
     description="Names and examples of the clusters.",
-    reads=lambda settings: ("raw_docs", "clusters", "centroids", *fit_reads(settings, "cluster_names")),
+    reads=("raw_docs", "clusters", "centroids", "heldout_copies"),
     decided_by=lambda run: {
         "centroids": run.receipt("centroids").version,
         **fit_inputs(run, "cluster_names"),

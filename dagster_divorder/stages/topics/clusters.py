@@ -22,7 +22,7 @@ from dagster_divorder.core.topics.cluster import DRIFT, ClusterFit, assign, fit,
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, PerDocument, Shown, Table
-from dagster_divorder.stages.mix.heldout import fit_inputs, fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_named
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
@@ -179,7 +179,7 @@ CENTROIDS = PinnedFit(
         "raw_docs",
         *space_reads(settings),
         *([] if settings.clusters.number else ["k_calibration"]),
-        *fit_reads(settings, "centroids"),
+        "heldout_copies",
     ),
     settings=("clusters", "seed"),
     decided_by=lambda run: {

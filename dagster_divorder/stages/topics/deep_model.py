@@ -34,7 +34,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpoint
-from dagster_divorder.stages.mix.heldout import fit_reads, fit_rows
+from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.fits import model_path
 
@@ -165,7 +165,7 @@ DEEP_MODEL = PinnedFit(
     version=4,
     asset=False,
     description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
-    reads=lambda settings: ("raw_docs", "base_model", *fit_reads(settings, STAGE)),
+    reads=("raw_docs", "base_model", "heldout_copies"),
     settings=("model", "deep.model", "seed"),
     decided_by=_decided_by,
     doing="making the deep model",
