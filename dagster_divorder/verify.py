@@ -139,13 +139,12 @@ def _rank_lines(run: Run, trainer: Trainer, reading: Reading) -> list[str]:
 
 def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[str, dict[str, Shape], bool]:
     """(the first line of the answer, what each trainer reads, by name, whether it is of the present plan)."""
-    settings, is_plan = run.settings, True
+    settings, is_plan, kind = run.settings, True, ""
+    readers, shape = [*TRAINERS.values()], None
     manifest = None if folder is None else read_manifest(folder)
     if folder is None:
-        readers = [t for t in TRAINERS.values() if t.formats or settings.has_chats or t is chosen]
-        obstacles = {reader.name: unread(reader, settings) for reader in readers}
-        read = "this plan"
-        shapes = {name: planned_shape(run, TRAINERS[name]) for name, why in obstacles.items() if not why}
+        readers = [reader for reader in readers if reader.formats or settings.has_chats or reader is chosen]
+        read, obstacles = "this plan", {reader.name: unread(reader, settings) for reader in readers}
     elif manifest is not None:
         if manifest.get("key") != run.receipt(OUTPUT).key:
             raise InputError(
@@ -153,14 +152,8 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
                 "again"
             )
         _check_files(folder, MANIFEST, manifest)
-        read = f"the records of {folder}"
-        obstacles = {
-            reader.name: "" if settings.forms & {*reader.forms} else _wanted(reader)
-            for reader in TRAINERS.values()
-        }
-        shapes = dict.fromkeys(
-            (name for name, why in obstacles.items() if not why), records_shape(run, folder)
-        )
+        read, shape = f"the records of {folder}", records_shape(run, folder)
+        obstacles = {reader.name: _wanted(reader, *settings.forms) for reader in readers}
     else:
         manifest = read_manifest(folder, EXPORT_MANIFEST)
         if manifest is None:
@@ -170,26 +163,19 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
                 f"run with exports.formats set"
             )
         _check_files(folder, EXPORT_MANIFEST, manifest)
-        labelled, pads = "loss_mask" in manifest, Packing(**manifest["packing"]).pads
-        short = pads and manifest["padded_rows"] > 0
+        format, labelled, shape = manifest["format"], "loss_mask" in manifest, Shape.of(manifest, str(folder))
+        short = Packing(**manifest["packing"]).pads and manifest["padded_rows"] > 0
+        read, kind = f"{format}, the format of {folder}", f"{format}, "
+        if chosen and format in chosen.formats:
+            read = f"the {'loss mask' if labelled else 'short rows'} of {folder}"
         obstacles = {
-            reader.name: reader.obstacle(labelled=labelled, short_rows=short)
-            if manifest["format"] in reader.formats
-            else _wanted(reader)
-            for reader in TRAINERS.values()
+            reader.name: _wanted(reader, format) or reader.obstacle(labelled=labelled, short_rows=short)
+            for reader in readers
         }
-        read = f"{manifest['format']}, the format of {folder}"
-        if chosen and manifest["format"] in chosen.formats:
-            read = (
-                f"the loss mask of {folder}"
-                if labelled
-                else f"the {manifest['padded_rows']:,} short rows of {folder}"
-            )
-        shape = Shape.of(manifest, str(folder))
-        shapes = dict.fromkeys((name for name, why in obstacles.items() if not why), shape)
         is_plan = False
         with suppress(DivOrderError):
             is_plan = plan_fingerprint(run) == manifest["plan"]
+    shapes = {name: shape or planned_shape(run, TRAINERS[name]) for name, why in obstacles.items() if not why}
     if chosen and chosen.name not in shapes:
         able = f"; expected one of {', '.join(shapes)}" if shapes else ""
         raise InputError(f"{chosen.name} does not read {read}: {obstacles[chosen.name]}{able}")
@@ -204,12 +190,13 @@ def _readable(run: Run, folder: Place | None, chosen: Trainer | None) -> tuple[s
     if folder is None:
         written = "exported" if first.sequence_length else "written"
         return f"the plan: {size}, as it would be {written} under these settings", shapes, True
-    kind = f"{manifest['format']}, " if manifest and "format" in manifest else ""
     return f"{folder}: {kind}{size}; every file is unaltered", shapes, is_plan
 
 
-def _wanted(trainer: Trainer) -> str:
-    """What a trainer reads, in words."""
+def _wanted(trainer: Trainer, *written: str) -> str:
+    """What a trainer reads, in words; "" if it reads the format, or one of the forms of records, that is written."""
+    if {*trainer.formats, *trainer.forms} & {*written}:
+        return ""
     if trainer.formats:
         return f"it reads an export in {' or '.join(trainer.formats)}: name it in exports.formats"
     return f"it reads the curated output of records of {' or '.join(trainer.forms)} (input.format)"
