@@ -77,7 +77,7 @@ class BalancedSampler(Sampler[int]):
             raise InputError("epochs is given, and an iteration is one epoch; iterate again for the next")
         from dagster_divorder.tables.ordering import table_epochs
 
-        self._planned = table_epochs(table, by, batch=self.batch, **arguments)
+        _, self._planned = table_epochs(table, by, batch=self.batch, **arguments)
         self._order, self._epoch_kept = self._planned.first, 0
         self.rows = len(self._order)
         if not self.rows:

@@ -29,7 +29,7 @@ from dagster_divorder.core.measure.windows import Counts
 from dagster_divorder.core.order.traits import Codes, ManyCodes, bin_codes, quantile_edges
 from dagster_divorder.core.rows import row_entries
 from dagster_divorder.errors import InputError
-from dagster_divorder.tables.ordering import BINS, CLUSTERS, Rows, order_rows, read_rows
+from dagster_divorder.tables.ordering import BINS, CLUSTERS, Rows, table_epochs
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
 from dagster_divorder.view.answer import AsTable, TextTable, as_text
@@ -128,56 +128,45 @@ class Comparison(AsTable):
         return as_text([self.title, "", TextTable(self._as_table.rows)])
 
 
-@dataclass(frozen=True, eq=False)
-class _Windows:
-    """A table's rows and their order, int64 (N,). size: rows of a window. Each row takes A_ROW of a window, which the
-    values of a list share."""
+def _in_windows(table: Any, by: By, window: Any, arguments: dict[str, Any]) -> tuple[Rows, Ints]:
+    """A table's rows and their order, int64 (N,). Arguments and errors as in `compare`."""
+    size = whole_number("window", window, 1)
+    rows, epochs = table_epochs(table, by, **arguments)
+    if rows.table.rows <= size:
+        raise InputError(f"window is {size:,} rows; expected fewer than the table has, {rows.table.rows:,}")
+    return rows, epochs.first
 
-    rows: Rows
-    order: Ints
-    size: int
 
-    @classmethod
-    def of(cls, table: Any, by: By, arguments: dict[str, Any]) -> _Windows:
-        """Arguments and errors of `compare`; takes those that are not an order's out of `arguments`."""
-        size = whole_number("window", arguments.pop("window"), 1)
-        names = ("tokens", "bins", "clusters")
-        rows = read_rows(table, by, **{name: arguments.pop(name) for name in names}, seed=arguments["seed"])
-        if rows.table.rows <= size:
-            raise InputError(
-                f"window is {size:,} rows; expected fewer than the table has, {rows.table.rows:,}"
-            )
-        return cls(rows, order_rows(rows, **arguments).first, size)
+def _counts(trait: TraitCodes, rows: int) -> Counts:
+    """What each row takes of each value: A_ROW, which the values of a list share."""
+    amounts = np.full(rows, A_ROW)
+    if isinstance(trait, ManyCodes):
+        return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
+    return Counts.checked(np.arange(rows + 1), trait.codes, amounts, len(trait.names))
 
-    def counts(self, trait: TraitCodes) -> Counts:
-        """What each row takes of each value."""
-        amounts = np.full(self.rows.table.rows, A_ROW)
-        if isinstance(trait, ManyCodes):
-            return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
-        return Counts.checked(np.arange(len(amounts) + 1), trait.codes, amounts, len(trait.names))
 
-    def measures(self, trait: TraitCodes, order: Ints) -> dict[str, float]:
-        """The measures of IN_PER_CENT."""
-        figures = measure({"": self.counts(trait)}, order, batch=self.size).figures
-        return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
+def _measures(trait: TraitCodes, order: Ints, window: int) -> dict[str, float]:
+    """The measures of IN_PER_CENT."""
+    figures = measure({"": _counts(trait, len(order))}, order, batch=window).figures
+    return {TV: figures["batch_tv"][""]["mean"], SHARE_ERROR: figures["windows"]["batch"][""]["worst"]}
 
-    def drift(self, columns: Mapping[str, TraitCodes], order: Ints, seed: int) -> dict[str, Drift]:
-        """Drift of columns and of the mean direction of vectors, by feature."""
-        from scipy.sparse import csr_matrix
 
-        places = sampled_places(len(order), self.size, SAMPLE)
-        sample = order[places]
+def _drift(columns: Mapping[str, TraitCodes], order: Ints, window: int, seed: int) -> dict[str, Drift]:
+    """Drift of columns and of the mean direction of vectors, by feature."""
+    from scipy.sparse import csr_matrix
 
-        def features() -> Iterator[Feature]:
-            for name, trait in columns.items():
-                indptr, codes, counted, values = self.counts(trait)
-                counts = csr_matrix((counted, codes, indptr), shape=(len(order), values))
-                yield Feature(name, "mix", counts[sample])
-                if isinstance(trait, VectorCodes):
-                    yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
+    sample = order[sampled_places(len(order), window, SAMPLE)]
 
-        found = stationarity(features(), len(sample), batch=self.size, seed=seed)
-        return {drift.feature: drift for drift in found.features}
+    def features() -> Iterator[Feature]:
+        for name, trait in columns.items():
+            indptr, codes, counted, values = _counts(trait, len(order))
+            counts = csr_matrix((counted, codes, indptr), shape=(len(order), values))
+            yield Feature(name, "mix", counts[sample])
+            if isinstance(trait, VectorCodes):
+                yield Feature(name + MEAN_VECTOR, "vector", trait.directions[sample])
+
+    found = stationarity(features(), len(sample), batch=window, seed=seed)
+    return {drift.feature: drift for drift in found.features}
 
 
 def compare(
@@ -187,8 +176,6 @@ def compare(
     window: int,
     shuffles: int = SHUFFLES,
     tokens: Tokens = None,
-    bins: int = BINS,
-    clusters: int = CLUSTERS,
     seed: int = 0,
     **arguments: Any,
 ) -> Comparison:
@@ -208,9 +195,7 @@ def compare(
     [('TV of windows, mean', True), ('share error of any window, worst', True)]
     """
     whole_number("shuffles", shuffles, 2)
-    own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
-    windows = _Windows.of(table, by, own | arguments)
-    rows, ours = windows.rows, windows.order
+    rows, ours = _in_windows(table, by, window, {"tokens": tokens, "seed": seed, **arguments})
     given = np.arange(len(ours))
     columns = {**rows.traits, **_unseen(rows, tokens, seed)}
     random = np.random.default_rng(seed)
@@ -221,14 +206,14 @@ def compare(
         spread = float(np.std(others, ddof=1))
         return {"value": value, "given": given, "shuffled": float(np.mean(others)), "spread": spread}
 
-    drifts = windows.drift(columns, ours, seed)
-    as_given = windows.drift(columns, given, seed)
+    drifts, as_given = (_drift(columns, order, window, seed) for order in (ours, given))
     for name in {**columns, **drifts}:
         balanced = name.removesuffix(MEAN_VECTOR) in rows.weights or name == LENGTH
         line = partial(Line, column=name, balanced=balanced)
         if name in columns:
-            of_given = windows.measures(columns[name], given)
-            of_ours, *others = (windows.measures(columns[name], order) for order in [ours, *shuffled])
+            of_given, of_ours, *others = (
+                _measures(columns[name], order, window) for order in [given, ours, *shuffled]
+            )
             for title in IN_PER_CENT:
                 of_others = [measures[title] for measures in others]
                 lines.append(line(measure=title, **beside(of_ours[title], of_given[title], of_others)))
@@ -251,9 +236,6 @@ def plot(
     by: By,
     *,
     window: int,
-    tokens: Tokens = None,
-    bins: int = BINS,
-    clusters: int = CLUSTERS,
     seed: int = 0,
     **arguments: Any,
 ) -> Figure:
@@ -265,22 +247,18 @@ def plot(
     """
     from dagster_divorder.view.pictures import mixes_along
 
-    own = {"window": window, "tokens": tokens, "bins": bins, "clusters": clusters, "seed": seed}
-    windows = _Windows.of(table, by, own | arguments)
-    orders = {
-        "shuffled": np.random.default_rng(seed).permutation(windows.order),
-        "in order": windows.order,
-    }
-    slices = min(SLICES, windows.rows.table.rows // window)
+    rows, ours = _in_windows(table, by, window, {"seed": seed, **arguments})
+    orders = {"shuffled": np.random.default_rng(seed).permutation(ours), "in order": ours}
+    slices = min(SLICES, len(ours) // window)
     mixes: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for name, trait in windows.rows.traits.items():
-        indptr, codes, counted, values = windows.counts(trait)
+    for name, trait in rows.traits.items():
+        indptr, codes, counted, values = _counts(trait, len(ours))
         entries = {title: row_entries(indptr, order)[0] for title, order in orders.items()}
         mixes[name] = {
             title: cluster_mix(counted[at], codes[at], values, slices) for title, at in entries.items()
         }
-    names = {name: trait.names for name, trait in windows.rows.traits.items()}
-    return mixes_along(mixes, names, f"{windows.rows.table.rows:,} rows, windows of {window:,} rows")
+    names = {name: trait.names for name, trait in rows.traits.items()}
+    return mixes_along(mixes, names, f"{len(ours):,} rows, windows of {window:,} rows")
 
 
 def _unseen(rows: Rows, tokens: Tokens, seed: int) -> dict[str, TraitCodes]:

@@ -85,8 +85,8 @@ def order(
     [['rail', 'sea'], ['rail', 'sea'], ['rail', 'sea']]
     """
     more = {"strategy": strategy, "within": within, **options}
-    made = table_epochs(table, by, tokens=tokens, seed=seed, bins=bins, clusters=clusters, **more)
-    return made.first
+    _, epochs = table_epochs(table, by, tokens=tokens, seed=seed, bins=bins, clusters=clusters, **more)
+    return epochs.first
 
 
 def table_epochs(
@@ -94,14 +94,31 @@ def table_epochs(
     by: By,
     *,
     tokens: Tokens = None,
+    strategy: str = "balanced",
     seed: int = 0,
+    within: float = TABLE_WITHIN,
     bins: int = BINS,
     clusters: int = CLUSTERS,
     **options: Any,
-) -> Epochs:
-    """The orders of all epochs. The first, the arguments and the errors are those of `order`."""
-    rows = read_rows(table, by, tokens, bins=bins, clusters=clusters, seed=seed)
-    return order_rows(rows, seed=seed, **options)
+) -> tuple[Rows, Epochs]:
+    """The rows of a table, and the orders of all epochs. The first, the arguments and the errors are those of
+    `order`."""
+    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
+        whole_number(name, value, smallest)
+    for name, instead in REMOVED.items():
+        if name in options:
+            raise InputError(f"{name} is no longer an argument of an order: {instead}")
+    whole_number("batch", options.get("batch", BATCH), 1)
+    opened, weights = open_table(table), weights_of(by)
+    traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
+    for name, trait in traits.items():
+        values = trait.directions if isinstance(trait, VectorCodes) else trait.codes
+        if opened.rows > 1 and (values == values[0]).all():
+            warn(
+                f"column {name!r} has the same value in all rows, so it balances nothing; leave it out of by"
+            )
+    rows = Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
+    return rows, plan_epochs(rows.items(within), strategy=strategy, seed=seed, **options)
 
 
 def reorder(table: AnyTable, by: By, **arguments: Any) -> AnyTable:
@@ -139,29 +156,3 @@ class Rows(NamedTuple):
             if isinstance(trait, VectorCodes)
         ]
         return with_blocks(items, blocks) if blocks else items
-
-
-def read_rows(table: Any, by: By, tokens: Tokens, *, bins: int, clusters: int, seed: int) -> Rows:
-    """The rows of any table; arguments and errors as in `order`."""
-    for name, value, smallest in (("bins", bins, 1), ("clusters", clusters, 1), ("seed", seed, 0)):
-        whole_number(name, value, smallest)
-    opened, weights = open_table(table), weights_of(by)
-    traits = {name: trait_of(opened, name, bins=bins, clusters=clusters, seed=seed) for name in weights}
-    for name, trait in traits.items():
-        values = trait.directions if isinstance(trait, VectorCodes) else trait.codes
-        if opened.rows > 1 and (values == values[0]).all():
-            warn(
-                f"column {name!r} has the same value in all rows, so it balances nothing; leave it out of by"
-            )
-    return Rows(opened, row_tokens(opened, tokens, weights), weights, traits)
-
-
-def order_rows(
-    rows: Rows, *, strategy: str = "balanced", seed: int = 0, within: float = TABLE_WITHIN, **options: Any
-) -> Epochs:
-    """The orders of a table's rows; arguments and errors as in `order`."""
-    for name, instead in REMOVED.items():
-        if name in options:
-            raise InputError(f"{name} is no longer an argument of an order: {instead}")
-    whole_number("batch", options.get("batch", BATCH), 1)
-    return plan_epochs(rows.items(within), strategy=strategy, seed=seed, **options)
