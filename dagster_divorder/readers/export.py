@@ -7,8 +7,7 @@ epochs, n rows of a block, L tokens a row, Q documents (runs of one document's t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -35,48 +34,54 @@ READABLE = (EXPORT_VERSION, MASKED_VERSION)
 """Versions of exports that this module reads."""
 
 
-@dataclass(eq=False)
 class Block:
-    """n rows. ids: int32 (n, L); read-only. padded: whether any row of the export is padded. Documents
-    and the loss mask are read on first use."""
+    """n rows of an export, of which each part is read on first use."""
 
-    ids: np.ndarray
-    padded: bool
-    _read: Callable[[], tuple[np.ndarray, np.ndarray]]
-    _read_trained: Callable[[], np.ndarray] | None = None
+    def __init__(self, export: Export, parts: Sequence[tuple[int, int]], width: int) -> None:
+        """parts: stretches (first, end) of the files. width: L, or a smaller number that cuts off padding."""
+        self._export, self._parts, self._width = export, parts, width
+        self.padded = export.padded
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Ids int32 (n, width), short rows padded; read-only."""
+        ids = [self._export.source.ids(first, end)[:, : self._width] for first, end in self._parts]
+        return ids[0] if len(ids) == 1 else np.concatenate(ids)
 
     @cached_property
     def documents(self) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each document, int64 (Q,), row after row, and documents of each row, int64 (n,)."""
-        return self._read()
+        read = (self._export.source.documents(first, end) for first, end in self._parts)
+        lengths, counts = zip(*read, strict=True)
+        return np.concatenate(lengths), np.concatenate(counts)
 
     @cached_property
     def filled(self) -> np.ndarray | None:
-        """bool (n, L): True for a token, False for padding; None for an export without padding."""
+        """bool (n, width): True for a token, False for padding; None for an export without padding."""
         if not self.padded:
             return None
         lengths, counts = self.documents
         tokens = np.add.reduceat(lengths, np.cumsum(counts) - counts)
-        return np.arange(self.ids.shape[1]) < tokens[:, None]
+        return np.arange(self._width) < tokens[:, None]
 
     @cached_property
     def trained(self) -> np.ndarray | None:
-        """bool (n, L): True for a token that is trained on, False for others and padding; None for an export without a
-        loss mask."""
-        return self._read_trained() if self._read_trained else None
+        """bool (n, width): True for a token that is trained on, False for others and padding; None for an export
+        without a loss mask."""
+        if (spans := self._export.trained) is None:
+            return None
+        first, end = np.array(self._parts).T * self._export.length
+        return spans.marked(first, end - first).reshape(-1, self._export.length)[:, : self._width]
 
     def trimmed(self) -> Block:
-        """The same rows up to the end of the longest, (n, L') with L' <= L."""
+        """The same rows up to the end of the longest."""
         if self.filled is None:
             return self
-        longest = int(self.filled.sum(1).max())
-        read = self._read_trained
-        trained = None if read is None else lambda: read()[:, :longest]
-        return Block(self.ids[:, :longest], self.padded, self._read, trained)
+        return Block(self._export, self._parts, int(self.filled.sum(1).max()))
 
     @property
     def counted(self) -> np.ndarray | None:
-        """bool (n, L): True for a token that counts in the loss; None if all of the block do."""
+        """bool (n, width): True for a token that counts in the loss; None if all of the block do."""
         return self.filled if self.trained is None else self.trained
 
 
@@ -121,21 +126,13 @@ class Export:
         Raises:
             IndexError: there is no such row.
         """
+        return Block(self, self._stretches(rows), self.length)
+
+    @property
+    def source(self) -> ParquetRows:
+        """The rows of a `parquet` export."""
         assert self._rows
-        source, parts = self._rows, self._stretches(rows)
-        ids = [source.ids(first, end) for first, end in parts]
-
-        def documents() -> tuple[np.ndarray, np.ndarray]:
-            lengths, counts = zip(*(source.documents(first, end) for first, end in parts), strict=True)
-            return np.concatenate(lengths), np.concatenate(counts)
-
-        def trained() -> np.ndarray:
-            assert self.trained
-            first, end = np.array(parts).T * self.length
-            return self.trained.marked(first, end - first).reshape(-1, self.length)
-
-        whole = ids[0] if len(ids) == 1 else np.concatenate(ids)
-        return Block(whole, self.padded, documents, trained if self.trained else None)
+        return self._rows
 
     @cached_property
     def table(self) -> RowTable:
