@@ -95,7 +95,7 @@ COMMANDS = {
     "compare": [],
     "where": ["--step", "0..1"],
     "freeze": ["--step", "1"],
-    "init": ["docs.jsonl", "--config", "other.toml", "--yes"],
+    "init": ["docs.jsonl", "--config", "other.toml"],
     "report": [],
     "prune": ["--dry-run"],
 }
