@@ -9,14 +9,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 import dagster as dg
 from dagster.components.core.component_tree import ComponentTreeException
 from pydantic import BaseModel, Field
 
-from dagster_divorder.errors import DivOrderError, SettingsError
+from dagster_divorder.errors import DivOrderError
 
 CONFIG = "divorder.toml"
 
@@ -60,19 +60,12 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings for a corpus.
     """
 
-    settings: Annotated[
-        dict[str, Any] | None,
-        dg.Resolver.default(
-            description="The settings, in the same tables as divorder.toml. Paths are relative to this file's folder. "
-            "Give either settings or config.",
-        ),
-    ] = None
     config: Annotated[
-        str | None,
+        str,
         dg.Resolver.default(
             description="The settings file, relative to this file's folder.",
         ),
-    ] = None
+    ] = CONFIG
     key_prefix: Annotated[
         str | None,
         dg.Resolver.default(
@@ -108,18 +101,13 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             ComponentTreeException: as `build_definitions`.
         """
         from dagster_divorder.defs.factory import build_definitions
-        from dagster_divorder.settings import load_settings
 
         # A component made in Python may have no file.
         file = getattr(context.component_loc, "file_path", Path.cwd())
         file = file / "defs.yaml" if file.is_dir() else file
         try:
-            if (self.settings is None) == (self.config is None):
-                which = "neither" if self.config is None else "both"
-                raise SettingsError(f"expected either settings or config; the component has {which}")
-            config = None if self.config is None else file.parent / os.path.expanduser(self.config)
             return build_definitions(
-                load_settings(config or self.settings, within=file),
+                file.parent / os.path.expanduser(self.config),
                 # A template such as {{ env.YEAR }} gives a number.
                 key_prefix=str(self.key_prefix or ""),
                 upstream=self.upstream,
