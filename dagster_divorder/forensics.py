@@ -164,12 +164,10 @@ def plan_freeze(
     *,
     step: int | None = None,
     sequences: int | None = None,
-    tokens: int | None = None,
     plan: str | None = None,
 ) -> Freeze:
     """Freezes the beginning of the published plan that a trainer has read, given by one number: steps of
-    `sequence.batch` sequences each, sequences (samples), or tokens, with padding. A `plan` counts as published from
-    then on.
+    `sequence.batch` sequences each, or sequences (samples). A `plan` counts as published from then on.
 
     Raises:
         InputError: see `find_plan`; or its first epoch is shorter, or it was made with another tokenizer, sequence
@@ -185,10 +183,8 @@ def plan_freeze(
         name, given, read, batch = "step", step, step * found.batch, found.batch
     elif sequences is not None:
         name, given, read = "sequences", sequences, sequences
-    elif tokens is not None:
-        name, given, read = "tokens", tokens, -(-tokens // sequence.length)
     else:
-        raise InputError("the part that a trainer has read is unknown; give steps, sequences or tokens")
+        raise InputError("the part that a trainer has read is unknown; give steps or sequences")
     if given < 0 or read >= end + batch:
         later = (
             f" of {sequence.epochs:,}, and only the first epoch can be frozen: let the training end on its present "
@@ -198,7 +194,7 @@ def plan_freeze(
             f"{name} is {given:,}; plan {found.fingerprint} has {end:,} sequences, {end // found.batch:,} whole steps "
             f"of {found.batch:,}, in an epoch{later if sequence.epochs > 1 and given > 0 else ''}"
         )
-    tokens = min(read, end) * sequence.length if name != "tokens" else given
+    tokens = min(read, end) * sequence.length
     files = freeze_prefix(run, tokens, found) if tokens else {}
     kept = {name: unpack(data) for name, data in files.items()}
     stay = len(kept[SEQUENCES]["indptr"]) - 1 if kept else 0

@@ -18,7 +18,6 @@ RANKS = {
 READ = {
     "step": "optimiser steps taken, each of sequence.batch sequences over all ranks and micro-batches",
     "sequences": "sequences read; some trainers call them samples",
-    "tokens": "tokens read, padding included",
 }
 """How much of a plan a trainer has read, by one of these numbers."""
 

@@ -138,9 +138,7 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
 def test_what_a_trainer_has_read_stays(settings: Settings, tmp_path: Path) -> None:
     before = read_slowly(settings)
     planned = plan_freeze(settings, step=3)
-    assert (
-        planned == plan_freeze(settings, sequences=3 * BATCH) == plan_freeze(settings, tokens=planned.tokens)
-    )
+    assert planned == plan_freeze(settings, sequences=3 * BATCH)
     assert (planned.tokens, planned.step, planned.sequences) == (3 * BATCH * LENGTH, 3, 3 * BATCH)
     epoch = load_sequence_order(open_run(settings)).shape[1]
     assert planned.rest == epoch - planned.sequences > 0 < planned.records
@@ -196,11 +194,10 @@ def test_all_of_an_epoch_can_stay(changed: dict[str, Any], settings: Settings, t
 
 def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None:
     epoch = load_sequence_order(open_run(settings)).shape[1]
-    for given, end in (("sequences", epoch), ("tokens", epoch * LENGTH)):
-        assert plan_freeze(settings, **{given: end}).rest == 0
-        for wrong in (-1, end + 1):
-            with pytest.raises(InputError, match=rf"{given} is {wrong:,}; plan \w+ has {epoch} sequences"):
-                plan_freeze(settings, **{given: wrong})
+    assert plan_freeze(settings, sequences=epoch).rest == 0
+    for wrong in (-1, epoch + 1):
+        with pytest.raises(InputError, match=rf"sequences is {wrong:,}; plan \w+ has {epoch} sequences"):
+            plan_freeze(settings, sequences=wrong)
     other_batch = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 8})})
     with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 when the order was made"):
         plan_freeze(other_batch, step=2)
@@ -255,7 +252,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     assert "the next run reorders everything" in capsys.readouterr().out
     assert tomllib.loads(file.read_text())["order"] == {"frozen_tokens": 0}
     file.unlink()
-    assert main(["freeze", "--tokens", "1_000"]) == 1
+    assert main(["freeze", "--sequences", "1_000"]) == 1
     assert "there is no divorder.toml to write to" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["freeze"])
