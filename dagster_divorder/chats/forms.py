@@ -81,16 +81,13 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
 
 
 def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
-    """The fields that make up the conversation of a record of a form."""
-    names: Sequence[str | None] = (form,)
-    if form == "alpaca":
-        names = (_question(record), *CONTEXTS, _answer(record))
-    elif form == "pairs":
-        asked = ("prompt", "messages", "conversations", _question(record))
-        names = (next((name for name in asked if name and record.get(name)), None), "chosen", "rejected")
-    elif form == "prompt_completion":
-        names = ("prompt", "completion")
-    return tuple(name for name in names if name and record.get(name) is not None)
+    """The fields of a record that make up its conversation."""
+    fields: dict[Form, Sequence[str]] = {
+        "pairs": ("prompt", "messages", "conversations", "chosen", "rejected"),
+        "prompt_completion": ("prompt", "completion"),
+        "alpaca": (*QUESTIONS, *CONTEXTS, *ANSWERS),
+    }
+    return tuple(name for name in fields.get(form, (form,)) if record.get(name) is not None)
 
 
 def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation:
@@ -104,24 +101,36 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
         raise InputError(
             "chat_template_kwargs of a record is not read; render such records as texts first, or remove the field"
         )
-    if form == "prompt_completion":
-        return _prompt_completion(record)
     if form == "pairs":
         return _pair(record)
-    if form != "alpaca":
-        return _chat(_turns(record, form), record)
-    if (answer := _answer(record)) is None:
+    if form in ("messages", "conversations"):
+        return _chat(_turns(_given(record, form), form), record)
+    name = "completion" if form == "prompt_completion" else _answer(record)
+    if name is None:
         raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
-    asked = _asked(record)
-    return _chat([*asked, _said(_given(record, answer))], record, completion=len(asked))
+    prompt = _given(record, "prompt") if form == "prompt_completion" else _asked(record)
+    answer = _given(record, name)
+    if isinstance(answer, str) and not answer.strip():
+        raise InputError(f"the {name} is empty")
+    if _are_texts(record, prompt, answer):
+        return _text_after(prompt, answer)
+    asked, answered = _turns(prompt, "prompt", "user"), _turns(answer, name, "assistant")
+    if asked[-1]["role"] == answered[0]["role"] == "assistant":
+        raise InputError(
+            "the prompt ends with the beginning of the answer, which the completion continues; put the whole answer "
+            "into the completion"
+        )
+    return _chat([*asked, *answered], record, given=len(asked))
 
 
 # Lists of turns ------------------------------------------------------------------------------------------------------
 
 
-def _turns(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The turns of a field as messages."""
-    turns = _given(record, name)
+def _turns(value: Any, name: str, role: str = "") -> list[dict[str, Any]]:
+    """A list of turns, or with a `role` one turn or its text, as messages."""
+    if role and isinstance(value, str):
+        return [_said(value, role)]
+    turns = [value] if role and isinstance(value, Mapping) else value
     if not isinstance(turns, list) or not turns:
         raise InputError(f"{name} is not a list of turns" if turns else f"{name} has no turn")
     return [_message(turn, number, name) for number, turn in enumerate(turns, 1)]
@@ -167,19 +176,11 @@ def _text(content: Any) -> str | None:
     return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
 
 
-def _chat(
-    messages: Sequence[dict[str, Any]],
-    record: Mapping[str, Any],
-    *,
-    completion: int | None = None,
-    given: int = 0,
-) -> Chat:
-    """completion: index of the first message of the completion; None: the last answer. given: number of messages of a
-    prompt, which are not trained."""
+def _chat(messages: Sequence[dict[str, Any]], record: Mapping[str, Any], *, given: int = 0) -> Chat:
+    """given: number of messages of a prompt, which are not trained; 0 if the last answer is the completion."""
     system = _system(record)
     if system and messages[0]["role"] != "system":
         messages, given = [_said(system, "system"), *messages], given + bool(given)
-        completion = None if completion is None else completion + 1
     answers: list[int] = []
     trained: list[bool] = []
     is_asked = False
@@ -213,15 +214,10 @@ def _chat(
     if tools and not isinstance(tools, list):
         raise InputError(f"tools is a JSON {type(tools).__name__}; expected a list")
     kept = ({key: value for key, value in each.items() if key not in TURN_FIELDS} for each in messages)
-    return Chat(
-        tuple(kept),
-        tuple(trained),
-        answers[-1] if completion is None else completion,
-        tuple(tools or ()) or None,
-    )
+    return Chat(tuple(kept), tuple(trained), given or answers[-1], tuple(tools or ()) or None)
 
 
-def _said(content: str, role: str = "assistant") -> dict[str, Any]:
+def _said(content: str, role: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
@@ -264,24 +260,13 @@ def _only(record: Mapping[str, Any], names: Sequence[str], *, canonical: bool) -
     return held[0] if len(held) == 1 or (held and canonical and held[0] == names[0]) else None
 
 
-def _prompt_completion(record: Mapping[str, Any]) -> Chat | MarkedText:
-    prompt, completion = _given(record, "prompt"), _given(record, "completion")
-    if isinstance(completion, str) and not completion.strip():
-        raise InputError("the completion is empty")
-    if (
-        isinstance(prompt, str)
-        and isinstance(completion, str)
-        and not (_system(record) or record.get("tools"))
-    ):
-        return MarkedText(prompt + completion, ((len(prompt), len(prompt + completion)),))
-    asked = [_said(prompt, "user")] if isinstance(prompt, str) else _turns(record, "prompt")
-    answered = [_said(completion)] if isinstance(completion, str) else _turns(record, "completion")
-    if asked[-1]["role"] == answered[0]["role"] == "assistant":
-        raise InputError(
-            "the prompt ends with the beginning of the answer, which the completion continues; put the whole answer "
-            "into the completion"
-        )
-    return _chat([*asked, *answered], record, completion=len(asked), given=len(asked))
+def _are_texts(record: Mapping[str, Any], *parts: Any) -> bool:
+    """Whether a prompt and its answers are strings, and nothing asks for a chat template."""
+    return all(isinstance(part, str) for part in parts) and not (_system(record) or record.get("tools"))
+
+
+def _text_after(prompt: str, answer: str) -> MarkedText:
+    return MarkedText(prompt + answer, ((len(prompt), len(prompt + answer)),))
 
 
 # Pairs ---------------------------------------------------------------------------------------------------------------
@@ -296,17 +281,10 @@ def _pair(record: Mapping[str, Any]) -> Pair:
         if not side or (isinstance(side, str) and not side.strip()):
             raise InputError(f"{name} is empty")
     asked = _prompt_of_pair(record)
-    are_texts = isinstance(chosen, str) and isinstance(rejected, str)
-    if are_texts and not isinstance(asked, list) and not (_system(record) or record.get("tools")):
+    if _are_texts(record, "" if asked is None else asked, chosen, rejected):
         return _pair_of_texts(asked, chosen, rejected)
-    before = [_said(asked, "user")] if isinstance(asked, str) else asked or []
-    # A string is the assistant's answer, an object is one turn.
-    better, worse = (
-        [_said(side)]
-        if isinstance(side, str)
-        else _turns({name: [side] if isinstance(side, Mapping) else side}, name)
-        for name, side in sides.items()
-    )
+    before = [] if asked is None else _turns(asked, "prompt", "user")
+    better, worse = (_turns(side, name, "assistant") for name, side in sides.items())
     if "assistant" in (better[0]["role"], worse[0]["role"]):
         better, worse = [*before, *better], [*before, *worse]
     alike = common(better, worse)
@@ -318,16 +296,18 @@ def _pair(record: Mapping[str, Any]) -> Pair:
     said = [(message["content"] or "").strip() for message in better[:alike]]
     if before and (before[-1]["content"] or "").strip() not in said:
         raise InputError("chosen and rejected do not begin with the prompt")
-    return Pair(*(_chat(messages, record, completion=alike, given=alike) for messages in (better, worse)))
+    return Pair(*(_chat(messages, record, given=alike) for messages in (better, worse)))
 
 
-def _prompt_of_pair(record: Mapping[str, Any]) -> str | list[dict[str, Any]] | None:
+def _prompt_of_pair(record: Mapping[str, Any]) -> Any:
     if record.get("prompt"):
-        prompt = _given(record, "prompt")
-        return prompt if isinstance(prompt, str) else _turns(record, "prompt")
+        return _given(record, "prompt")
     for name in ("messages", "conversations"):
         # A list that ends with an answer is not a prompt.
-        if isinstance(record.get(name), list) and (turns := _turns(record, name))[-1]["role"] != "assistant":
+        if (
+            isinstance(record.get(name), list)
+            and (turns := _turns(record[name], name))[-1]["role"] != "assistant"
+        ):
             return turns
     return _asked(record) if _question(record) is not None else None
 
@@ -346,7 +326,7 @@ def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
     for name, text in (("chosen", chosen), ("rejected", rejected)):
         if not text[len(prompt) :].strip():
             raise InputError(f"{name} is only the prompt: it has no answer")
-    return Pair(*(MarkedText(text, ((len(prompt), len(text)),)) for text in (chosen, rejected)))
+    return Pair(*(_text_after(prompt, text[len(prompt) :]) for text in (chosen, rejected)))
 
 
 # Values --------------------------------------------------------------------------------------------------------------
