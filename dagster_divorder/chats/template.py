@@ -70,7 +70,7 @@ class ChatTemplate:
     control tokens. stops: control tokens that end generation.
 
     Raises:
-        InputError: the template is not valid Jinja, or prints today's date in a form that is not written out.
+        InputError: the template prints today's date in a form that is not written out.
     """
 
     def __init__(
@@ -80,14 +80,6 @@ class ChatTemplate:
         control: Collection[str],
         stops: Collection[str] = (),
     ) -> None:
-        from jinja2 import Environment, TemplateSyntaxError
-
-        self._source = (template, tuple(sorted(named.items())), tuple(sorted(control)), tuple(sorted(stops)))
-        try:
-            # Jinja does not know the tags of marks.
-            Environment(extensions=["jinja2.ext.loopcontrols"]).parse(MARK.sub("", template))
-        except (TemplateSyntaxError, RecursionError) as error:
-            raise InputError(f"the chat template is not Jinja: {error}") from None
         self.template = TODAY.sub(lambda call: repr(DATE.strftime(call[2])), template)
         if re.search(r"strftime_now\(", self.template):
             raise InputError(
@@ -97,17 +89,15 @@ class ChatTemplate:
         self.marked = MARK.search(template) is not None
         self._named, self._stops = dict(named), frozenset(stops)
         self._controls = re.compile(_any_of({*control, *stops}) or "(?!)")
+        decides = (VERSION, template, *(tuple(sorted(part)) for part in (named.items(), control, stops)))
+        self.fingerprint = xxhash.xxh3_128_hexdigest(repr(decides).encode())
+        """A hash of everything but the conversation that decides a rendering."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChatTemplate) and self._source == other._source
+        return isinstance(other, ChatTemplate) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
-        return hash(self.template)
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of everything but the conversation that decides a rendering."""
-        return xxhash.xxh3_128_hexdigest(repr((VERSION, *self._source)).encode())
+        return hash(self.fingerprint)
 
     @cached_property
     def trains_ends(self) -> bool:
@@ -125,11 +115,10 @@ class ChatTemplate:
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
-        if isinstance(conversation, Chat):
-            self.render(conversation.messages, conversation.tools)
-        elif isinstance(conversation, Pair):
-            self.check(conversation.chosen)
-            self.check(conversation.rejected)
+        pair = isinstance(conversation, Pair)
+        for chat in (conversation.chosen, conversation.rejected) if pair else (conversation,):
+            if isinstance(chat, Chat):
+                self.render(chat.messages, chat.tools)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """The text of a conversation, with the spans of each assistant message.

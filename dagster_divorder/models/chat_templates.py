@@ -64,7 +64,7 @@ def chat_template(model: dict[str, Any], file: Path | None) -> ChatTemplate:
 
     Raises:
         InputError: the file does not exist; the model has several templates, or one that is not named "default"; or
-            the template is not valid Jinja.
+            the template prints today's date in a form that is not written out.
     """
     templates = model["templates"] or {"default": DEFAULT}
     if file is not None:

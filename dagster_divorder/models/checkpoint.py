@@ -128,8 +128,8 @@ def _refuse_incomplete(directory: Path) -> None:
     Raises:
         InputError: a directory holds an adapter, or lacks tokenizer.json or weights as safetensors.
     """
-    weights = [path.name for path in directory.glob("*.safetensors")]
-    if (directory / ADAPTER).is_file() and all(name.startswith("adapter_model") for name in weights):
+    has_weights = any((directory / name).is_file() for name in (WEIGHTS, INDEX))
+    if (directory / ADAPTER).is_file() and not has_weights:
         model = read_object(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
         raise InputError(
             f"{directory} is an adapter of {model} and has no input embedding; name {model}, or merge them with peft: "
@@ -142,7 +142,7 @@ def _refuse_incomplete(directory: Path) -> None:
             f"{directory} has no {TOKENIZER}; expected the folder of a checkpoint with a fast tokenizer{folder}. "
             "Convert a slow one with transformers.AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
         )
-    if not weights and not (directory / INDEX).is_file():
+    if not has_weights:
         raise InputError(
             f"{directory}: expected weights as {WEIGHTS} (or shards with {INDEX}) and found none. Weights as .bin or "
             ".pt are pickle, which could run code, and GGUF is llama.cpp's form; save the model again with "
@@ -151,17 +151,15 @@ def _refuse_incomplete(directory: Path) -> None:
 
 
 def weight_files(directory: Path | str) -> list[Path]:
-    """All weight files of a checkpoint, by name: model.safetensors, or the shards of its index, or any safetensors.
+    """All weight files of a checkpoint, by name: model.safetensors, or the shards of its index.
 
     Raises:
-        InputError: a shard is missing, or there is no safetensors file.
+        InputError: a file is missing.
     """
     directory = Path(directory)
     if (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS]
-    if not (directory / INDEX).is_file():
-        _refuse_incomplete(directory)
-        return sorted(directory.glob("*.safetensors"))
+    _refuse_incomplete(directory)
     files = [directory / name for name in sorted(set(_weight_map(directory / INDEX).values()))]
     if missing := [path.name for path in files if not path.is_file()]:
         raise InputError(
@@ -181,16 +179,11 @@ def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> 
     from safetensors import safe_open
 
     directory = Path(directory)
-    if (directory / INDEX).is_file() and not (directory / WEIGHTS).is_file():
-        files = _weight_map(directory / INDEX)
+    if (directory / WEIGHTS).is_file():
+        files = dict.fromkeys(stored_tensors(directory / WEIGHTS), WEIGHTS)
     else:
-        stored = [
-            (key, path.name, len(shape))
-            for path in weight_files(directory)
-            for key, (_, shape) in stored_tensors(path).items()
-        ]
-        matrices = [each for each in stored if each[2] == 2]
-        files = {key: name for key, name, _ in matrices or stored}
+        _refuse_incomplete(directory)
+        files = dict(_weight_map(directory / INDEX))
     key = _choose(files, directory)
     path = directory / files[key]
     tensors = stored_tensors(path) if path.is_file() else {}
@@ -254,19 +247,14 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. InputError, naming it, if it is damaged."""
+def read_object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file that holds an object. InputError, naming it, if it is damaged or does not."""
     try:
-        return json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError) as error:
         raise InputError(
             f"{path} is not readable JSON ({error}); download or save the model again"
         ) from error
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The content of a JSON file that holds an object. InputError, naming it, if it does not."""
-    content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(
             f"{path} holds a JSON {type(content).__name__}, expected an object; download or save the model again"

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.models.checkpoint import TOKENIZER, embedding_table, read_json, write_checkpoint
+from dagster_divorder.models.checkpoint import TOKENIZER, embedding_table, read_object, write_checkpoint
 
 LAYERS = 2
 NORM_EPSILON = 10.0
@@ -38,7 +38,7 @@ def make_decoder(base: Path, directory: Path, weights: NDArray[np.float32], *, s
     rows[: len(weights)] = table[: len(weights)] * weights[:, None]
     size = math.sqrt(np.square(rows, dtype=np.float64).mean())
     config = {
-        **read_json(base / "config.json"),
+        **read_object(base / "config.json"),
         "architectures": ["LlamaModel"],
         "intermediate_size": 2 * table.shape[1],
         "num_hidden_layers": LAYERS,

@@ -82,9 +82,7 @@ def load(
     inside = {id(each) for block in blocks[-layers:] for each in block.parameters()}
     # Experts are stacked.
     parameters = {
-        name: each.numel()
-        for name, each in module.named_parameters()
-        if id(each) in inside and each.ndim <= 2
+        name: each for name, each in module.named_parameters() if id(each) in inside and each.ndim <= 2
     }
     named = f"{setting} is {directory} ({type(module).__name__})"
     if not parameters:
@@ -100,18 +98,26 @@ def load(
 
 
 class GradientModel(Model):
-    """A loaded model; a call gives the projected gradients of a batch of windows. parameters: name -> size of those
-    whose gradients are taken."""
+    """A loaded model; a call gives the projected gradients of a batch of windows. parameters: by name, those whose
+    gradients are taken."""
 
     relief = "or set deep.model to a smaller one"
 
     def __init__(
-        self, module: Any, spec: EmbeddingSpec, parameters: dict[str, int], *, dims: int, seed: int
+        self,
+        module: Any,
+        spec: EmbeddingSpec,
+        parameters: dict[str, torch.nn.Parameter],
+        *,
+        dims: int,
+        seed: int,
     ) -> None:
         super().__init__(module.requires_grad_(False), spec)
+        for each in parameters.values():
+            each.requires_grad_()
         self.parameters, self.dims, self.seed = parameters, dims, seed
         room = MODEL_BYTES if spec.device == "cpu" else BUFFER_BYTES
-        self.rows = max(1, min(ROWS, room // (4 * sum(parameters.values()))))
+        self.rows = max(1, min(ROWS, room // (4 * sum(each.numel() for each in parameters.values()))))
         self.budget = self.rows * spec.window
 
     def __call__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> torch.Tensor:
@@ -121,58 +127,39 @@ class GradientModel(Model):
         import torch
 
         projected = torch.zeros(len(ids), self.dims, device=self.device)
+        step = max(1, TILE[self.device.type] // self.dims)
         for first in range(0, len(ids), self.rows):
             rows = slice(first, first + self.rows)
             for name, gradient in self.gradients(ids[rows], lengths[rows]).items():
-                project(gradient, projected[rows], seed=self.seed, name=name)
+                for begin in range(0, gradient.shape[1], step):
+                    part = gradient[:, begin : begin + step]
+                    entries = range(begin, begin + part.shape[1])
+                    projected[rows].addmm_(part, signs(self.seed, name, entries, self.dims, self.device))
         return projected / math.sqrt(self.dims)
 
     def gradients(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """Gradients float32 (B, size) by the name of the parameter."""
+        """Gradients float32 (B, size), by the name of the parameter, of transformers' own loss of each window alone;
+        NaN if the loss is not finite."""
         import torch
 
-        sizes = self.parameters.items()
-        gradients = {name: torch.zeros(len(ids), size, device=self.device) for name, size in sizes}
+        parameters = self.parameters.items()
+        gradients = {
+            name: torch.zeros(len(ids), each.numel(), device=self.device) for name, each in parameters
+        }
         for row, length in enumerate(lengths.tolist()):
-            if length > 1:
-                tokens = torch.from_numpy(ids[row : row + 1, :length]).to(self.device)
-                for name, gradient in autograd(self.module, tokens, list(self.parameters)).items():
-                    gradients[name][row] = gradient
+            if length < 2:
+                continue
+            tokens = torch.from_numpy(ids[row : row + 1, :length]).to(self.device)
+            loss = self.module(input_ids=tokens, labels=tokens).loss
+            found = torch.autograd.grad(
+                LOSS_SCALE * loss, [each for _, each in parameters], allow_unused=True
+            )
+            # The slope of an infinite loss may be finite.
+            scale = 1 / LOSS_SCALE if loss.isfinite() else torch.nan
+            for name, gradient in zip(gradients, found, strict=True):
+                if gradient is not None:
+                    gradients[name][row] = gradient.float().ravel() * scale
         return gradients
-
-
-def autograd(module: Any, tokens: torch.Tensor, names: list[str]) -> dict[str, torch.Tensor]:
-    """Gradients float32 (size,), by name, of transformers' own loss of one window (1, L); NaN if the loss is not
-    finite."""
-    import torch
-
-    parameters = dict(module.named_parameters())
-    chosen = [parameters[name] for name in names]
-    try:
-        for each in chosen:
-            each.requires_grad_()
-        with torch.enable_grad():
-            loss = module(input_ids=tokens, labels=tokens).loss
-        gradients = torch.autograd.grad(LOSS_SCALE * loss, chosen, allow_unused=True)
-    finally:
-        module.requires_grad_(False)
-    # The slope of an infinite loss may be finite.
-    scale = 1 / LOSS_SCALE if loss.isfinite() else torch.nan
-    return {
-        name: (torch.zeros_like(each) if gradient is None else gradient).float().ravel() * scale
-        for name, each, gradient in zip(names, chosen, gradients, strict=True)
-    }
-
-
-def project(gradient: torch.Tensor, projected: torch.Tensor, *, seed: int, name: str) -> None:
-    """Adds R g of a parameter to `projected` (B, K). gradient: (B, size), of the parameter `name`."""
-    size, dims = gradient.shape[1], projected.shape[1]
-    step = max(1, TILE[gradient.device.type] // dims)
-    for first in range(0, size, step):
-        entries = range(first, min(first + step, size))
-        projected.addmm_(
-            gradient[:, entries.start : entries.stop], signs(seed, name, entries, dims, gradient.device)
-        )
 
 
 def signs(seed: int, name: str, entries: range, dims: int, device: Any = "cpu") -> torch.Tensor:

@@ -18,7 +18,6 @@ from dagster_divorder.models.checkpoint import (
     POOLING,
     SENTENCE,
     read_object,
-    weight_files,
 )
 from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer
 
@@ -28,9 +27,6 @@ NO_LIMIT = 8192
 """Tokens in a window of a model without a limit, such as a model with relative positions or a state space."""
 UNLIMITED = 1 << 31
 """A tokenizer without a limit reports a larger number."""
-NUMBERS_A_BYTE, SMALL = 16, 1 << 26
-"""Most numbers of weights and tables that a configuration may describe: NUMBERS_A_BYTE for each byte of stored weights
-(quantised weights pack up to 8), and SMALL besides."""
 
 POOLING_MODES: dict[str, Pooling] = {
     "mean": "mean",
@@ -181,13 +177,6 @@ def context(directory: Path, config: Any) -> tuple[int | None, int]:
     with explaining(directory), torch.device("meta"):
         # Without the vision part of a multimodal model, which has tables of positions in images.
         model = AutoModel.from_config(config.get_text_config(), trust_remote_code=False)
-    numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    stored = sum(path.stat().st_size for path in weight_files(directory))
-    if numbers > NUMBERS_A_BYTE * stored + SMALL:
-        raise InputError(
-            f"{directory / 'config.json'} describes a model of {numbers:,} numbers, but its weights have {stored:,} "
-            "bytes; expected the configuration and the weights of one model"
-        )
     names = ("max_position_embeddings", "max_seq_len")
     limits = [getattr(config.get_text_config(), name, None) for name in names]
     # Learned tables of positions: RoBERTa counts from after its padding id, OPT from an offset.

@@ -217,7 +217,7 @@ def refusal(jinja: str, messages: Sequence[Mapping[str, Any]] = conversation("Q"
             "does not write the content of message 2",
         ),
         ("{% generation %}{% endgeneration %}" + TURNS, "marks no part"),
-        ("{% for %}", "is not Jinja"),
+        ("{% for %}", "refuses the conversation: Expected an expression"),
         (
             TURNS + "{{ strftime_now(messages[0].form) }}",
             "prints today's date in a form that is not a string",
