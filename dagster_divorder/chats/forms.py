@@ -108,7 +108,7 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
     name = "completion" if form == "prompt_completion" else _answer(record)
     if name is None:
         raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
-    prompt = _given(record, "prompt") if form == "prompt_completion" else _asked(record)
+    prompt: Any = _given(record, "prompt") if form == "prompt_completion" else _asked(record)
     answer = _given(record, name)
     if isinstance(answer, str) and not answer.strip():
         raise InputError(f"the {name} is empty")

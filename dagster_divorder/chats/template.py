@@ -115,8 +115,12 @@ class ChatTemplate:
         Raises:
             InputError: the template refuses the conversation, or an assistant turn cannot be located.
         """
-        pair = isinstance(conversation, Pair)
-        for chat in (conversation.chosen, conversation.rejected) if pair else (conversation,):
+        sides = (
+            (conversation.chosen, conversation.rejected)
+            if isinstance(conversation, Pair)
+            else (conversation,)
+        )
+        for chat in sides:
             if isinstance(chat, Chat):
                 self.render(chat.messages, chat.tools)
 
