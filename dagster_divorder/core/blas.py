@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy  # noqa: F401 - loads its BLAS
 
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
-
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    return _blas().limit(limits=1, user_api="blas")
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=1, user_api="blas")
 
 
 @contextmanager
@@ -28,11 +25,3 @@ def one_faiss_thread() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """Cached: finding the library takes longer than the work on a small fragment."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()

@@ -141,8 +141,8 @@ def _counts(trait: TraitCodes, rows: int) -> Counts:
     """What each row takes of each value: A_ROW, which the values of a list share."""
     amounts = np.full(rows, A_ROW)
     if isinstance(trait, ManyCodes):
-        return Counts.checked(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
-    return Counts.checked(np.arange(rows + 1), trait.codes, amounts, len(trait.names))
+        return Counts.of(trait.indptr, trait.codes, trait.shared(amounts), len(trait.names))
+    return Counts.of(np.arange(rows + 1), trait.codes, amounts, len(trait.names))
 
 
 def _measures(trait: TraitCodes, order: Ints, window: int) -> dict[str, float]:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_divorder.core.measure.along import binned, quantiles_along
-from dagster_divorder.errors import InputError
 
 documents = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=40)
 
@@ -42,8 +41,3 @@ def test_quantiles_are_those_of_the_tokens_one_by_one(of: list[tuple[int, int]],
         known = part[part < 5]
         expected = [np.quantile(known, q, method="inverted_cdf") if len(known) else np.nan for q in quantiles]
         assert np.array_equal(found[column], expected, equal_nan=True)
-
-
-def test_more_tokens_than_64_bits_hold_are_refused() -> None:
-    with pytest.raises(InputError, match="overflow 64 bits"):
-        quantiles_along([1 << 60], [1], 100, (0.5,))

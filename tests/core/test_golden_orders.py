@@ -84,7 +84,7 @@ def packed(method: str, **arguments: Any) -> np.ndarray:
     plan = pack(
         Pieces(documents, np.zeros_like(documents), made["tokens"][documents]),
         method=method, sequence_length=1_024, seed=3, labels=made["cluster"][documents],
-        vectors=made["vectors"][documents], **arguments,
+        vectors=made["vectors"][documents].__getitem__, **arguments,
     )  # fmt: skip
     return np.concatenate([plan.document, plan.start, plan.length, plan.indptr])
 

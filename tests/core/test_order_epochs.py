@@ -10,7 +10,6 @@ from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, plan_epochs
-from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.orders import epoch_orders, items_of, order
 
@@ -69,8 +68,3 @@ def test_an_item_comes_again_after_nearly_an_epoch(strategy, items):
     assert again.min() > items - items / blocks - 16
     # Another order each time, not the same one again.
     assert (np.diff(places(orders), axis=0) == 0).mean() < 0.25
-
-
-def test_no_epoch_is_refused():
-    with pytest.raises(InputError, match="epochs is 0"):
-        epoch_orders(csr_matrix(np.eye(3, dtype=int)), [0, 0, 0], 0)

@@ -51,7 +51,7 @@ def packed_by(
         sequence_length=sequence_length,
         seed=seed,
         labels=random.integers(0, 3, len(runs)),
-        vectors=random.standard_normal((len(runs), 4)).astype(np.float32),
+        vectors=random.standard_normal((len(runs), 4)).astype(np.float32).__getitem__,
         copies=copies,
     )
 
@@ -286,5 +286,5 @@ def test_vectors_that_are_not_finite_are_refused():
             method="cluster_packed",
             sequence_length=4,
             labels=np.zeros(2, int),
-            vectors=np.full((2, 3), np.nan, np.float32),
+            vectors=np.full((2, 3), np.nan, np.float32).__getitem__,
         )

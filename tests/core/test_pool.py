@@ -88,10 +88,8 @@ def test_a_token_outside_the_table_is_refused_not_clamped():
         pool(*flat([[-1]], np.int64), *model())
 
 
-def test_lengths_and_weights_must_fit():
+def test_weights_must_fit():
     ids, lengths = flat([[1, 2], [3]])
-    with pytest.raises(InputError, match="add up to 4 tokens and there are 3"):
-        pool(ids, lengths + np.array([1, 0]), *model())
     with pytest.raises(InputError, match="12 weights for a table of 11 rows"):
         pool(ids, lengths, model()[0], np.ones(12, np.float32))
 
@@ -110,10 +108,3 @@ def test_idf_falls_with_document_frequency_and_stays_positive():
     assert (np.diff(weights) < 0).all()
     assert 0 < weights[-1] < 1e-3
     assert_allclose(weights[1], np.log(1001 / 1.5), rtol=1e-6)
-
-
-def test_impossible_weights_are_refused():
-    with pytest.raises(InputError, match="pooling is 'max'; expected one of mean, idf"):
-        token_weights(np.array([1]), 1, "max")
-    with pytest.raises(InputError, match="occurs in 3 documents of 2"):
-        token_weights(np.array([3]), 2, "idf")

@@ -37,7 +37,7 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
 ) -> None:
     traits = {"cluster": [0, 1, 0, 1] * 5, "of batches": [0, 0, 1, 1] * 5}
     counts = {
-        name: Counts.checked(np.arange(2 * batches + 1), codes[: 2 * batches], [10] * 2 * batches, 2)
+        name: Counts.of(np.arange(2 * batches + 1), codes[: 2 * batches], [10] * 2 * batches, 2)
         for name, codes in traits.items()
     }
     figures = measure(counts, range(2 * batches), batch=2).figures

@@ -73,7 +73,7 @@ def bars(*mixes: np.ndarray, colours: np.ndarray | None = None, **distinct: Binn
 
 def measured() -> dict[str, Any]:
     """The figures of three sequences of 64 tokens."""
-    counts = Counts.checked(np.arange(0, 7, 2), [0, 1] * 3, [32] * 6, 2)
+    counts = Counts.of(np.arange(0, 7, 2), [0, 1] * 3, [32] * 6, 2)
     return measure({"cluster": counts}, range(3), sequence_length=64, batch=2).figures
 
 

@@ -16,13 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import positive
 from dagster_divorder.core.measure.along import binned
-from dagster_divorder.core.measure.runs import indices_in
 from dagster_divorder.core.measure.windows import Counts, Laid
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.packing.report import distinct_per_sequence
-from dagster_divorder.errors import InputError
 
 LARGEST = 10
 """Batches in the largest window measured."""
@@ -80,7 +77,7 @@ def packed_counts(
     of each run that shares count, by default all."""
     tokens = packed.length if counted is None else counted
     return {
-        trait: Counts.checked(packed.indptr, np.asarray(codes)[packed.document], tokens, n_values[trait])
+        trait: Counts.of(packed.indptr, np.asarray(codes)[packed.document], tokens, n_values[trait])
         for trait, codes in traits.items()
     }
 
@@ -99,12 +96,10 @@ def measure(
     epochs: int (E, S) or (S,), place -> sequence. batch: sequences a batch. stretch: int (S,), the stretch of each
     sequence (`core.measure.windows`); None: one.
     """
-    if not traits:
-        raise InputError("there is no trait to measure; expected one or more")
     orders = np.atleast_2d(np.asarray(epochs, np.int64))
-    sequences, full = orders.shape[1], orders.shape[1] // positive("batch", batch) * batch
+    sequences, full = orders.shape[1], orders.shape[1] // batch * batch
     first = next(iter(traits.values()))
-    size = first.size[indices_in(orders[0], len(first.indptr) - 1, "sequence")]
+    size = first.size[orders[0]]
     read, ends = np.cumsum(size), np.arange(1, sequences + 1)
     of_batch = size[:full].reshape(-1, batch).sum(axis=1)
     figures: Figures = {
@@ -164,8 +159,6 @@ def average(orders: Sequence[Measures]) -> Measures:
     averaged point by point. Errors are put together, for as many steps as every order has: orders that are packed
     apart may differ by some.
     """
-    if not orders:
-        raise InputError("average got no order; expected at least one")
     errors = {}
     for trait in orders[0].errors:
         pairs = [(order.errors[trait].cumulative, order.errors[trait].batch) for order in orders]

@@ -11,21 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.core.rows import row_entries
 
 
-def indices_in(order: ArrayLike, items: int, name: str = "item") -> NDArray[np.int64]:
-    """The order as int64 (M,). InputError if it names an item that does not exist."""
-    return whole_numbers(f"the order of {name}s", order, each="place", below=items).astype(
-        np.int64, copy=False
-    )
-
-
 def runs_in_order(indptr: NDArray[np.int64], order: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(runs in the order of their sequences, int64 (Q,); offsets of the sequences in them, int64 (S + 1,))."""
-    return row_entries(indptr, indices_in(order, len(indptr) - 1, "sequence"))
+    return row_entries(indptr, np.asarray(order, np.int64))
 
 
 @dataclass(frozen=True, eq=False)

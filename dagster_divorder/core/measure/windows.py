@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dagster_divorder.core.checks import whole_numbers
-from dagster_divorder.core.measure.runs import indices_in
 from dagster_divorder.core.order.schedule import Pieces, asked_rank
 
 if TYPE_CHECKING:
@@ -37,20 +35,10 @@ class Counts(NamedTuple):
     n_values: int
 
     @classmethod
-    def checked(cls, indptr: ArrayLike, codes: ArrayLike, tokens: ArrayLike, n_values: int) -> Counts:
-        """Counts from arrays of any whole numbers.
-
-        Raises:
-            InputError: a number of tokens is negative, or a value is not in [0, n_values).
-        """
-        counted = whole_numbers("tokens", tokens, each="run")
-        values = whole_numbers("codes", codes, len(counted), each="run", below=n_values)
-        return cls(
-            np.asarray(indptr, np.int64),
-            np.ascontiguousarray(values, np.int32),
-            np.ascontiguousarray(counted, np.int64),
-            n_values,
-        )
+    def of(cls, indptr: ArrayLike, codes: ArrayLike, tokens: ArrayLike, n_values: int) -> Counts:
+        """Counts from arrays of any whole numbers."""
+        values, counted = np.ascontiguousarray(codes, np.int32), np.ascontiguousarray(tokens, np.int64)
+        return cls(np.asarray(indptr, np.int64), values, counted, n_values)
 
     @property
     def size(self) -> Ints:
@@ -81,7 +69,7 @@ class Laid:
     ) -> Laid:
         """stretch: int (S,), of each sequence, by number; None: one. again: sequences that follow once more, from the
         first on; mixes are those of `order` without them."""
-        order = indices_in(order, len(counts.indptr) - 1, "sequence")
+        order = np.asarray(order, np.int64)
         read = np.concatenate([order, order[:again]])
         return cls(counts, read, asked_mix(counts, order, read, stretch))
 

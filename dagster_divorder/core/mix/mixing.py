@@ -86,14 +86,10 @@ def plan_mix(
     unread of the total has the shares, whatever was read.
 
     Raises:
-        InputError: an argument is invalid, or the mix needs more than max_repeats epochs of a value.
+        InputError: a value has no tokens, or the mix needs more than max_repeats epochs of one.
     """
     names, available, read = _values(sizes, read)
-    if max_repeats is not None and not max_repeats > 0:
-        raise InputError(f"mixing.max_repeats is {max_repeats}; expected a number above 0")
-    if total_tokens is not None and total_tokens < 1:
-        raise InputError(f"mixing.total_tokens is {total_tokens}; expected 1 or more")
-    weight = _weights(weights, names, available, max_repeats)
+    weight = _weights(weights, names, available)
     weight /= weight.max()  # the sum of very large weights overflows
     used = weight > 0
     total = (int(available[used].sum()) if total_tokens is None else total_tokens) - int(read.sum())
@@ -142,7 +138,7 @@ def plan_phases(
     """
     names, available, so_far = _values(sizes, read)
     if total_tokens is None:
-        weighed = [_weights(weights, names, available, max_repeats) > 0 for _, weights in phases]
+        weighed = [_weights(weights, names, available) > 0 for _, weights in phases]
         total_tokens = int(available[np.logical_or.reduce(weighed)].sum())
     ends = [
         total_tokens if end is None else round(end * total_tokens) if isinstance(end, float) else end
@@ -253,40 +249,22 @@ def _add_the_shortest(chosen: NDArray[np.bool_], lengths: Ints, wanted: int) -> 
     return abs(wanted - int(lengths.sum(where=chosen)))
 
 
-def _weights(
-    weights: str | float | Mapping[str, float],
-    names: tuple[str, ...],
-    sizes: Ints,
-    max_repeats: float | None,
-) -> Floats:
+def _weights(weights: str | float | Mapping[str, float], names: tuple[str, ...], sizes: Ints) -> Floats:
     """The values' weights, float64 (K,); 0 for values without a share."""
     if not isinstance(weights, Mapping):
-        power = POWERS.get(weights, math.nan) if isinstance(weights, str) else weights
-        if not (math.isfinite(power) and power >= 0):
-            raise InputError(
-                f"mixing.weights is {weights!r}; expected one of {', '.join(POWERS)}, a number of 0 or more, or a table"
-            )
-        if weights == "unimax" and max_repeats is None:
-            raise InputError(
-                "mixing.weights is 'unimax', and mixing.max_repeats is not set; set it to the most epochs of one "
-                "value, 4 for example"
-            )
+        power = POWERS[weights] if isinstance(weights, str) else weights
         return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
     for name, share in weights.items():
         if name not in names:
             raise InputError(
                 f"mixing.weights names {name!r}, which no record has; expected some of {_some(names)}"
             )
-        if not (math.isfinite(share) and share >= 0):
-            raise InputError(f"mixing.weights gives {name!r} a share of {share}; expected 0 or more")
         if share > 0 and not sizes[names.index(name)]:
             raise InputError(
                 f"mixing.weights names {name!r}, but none of its records has tokens that may be trained on: they are "
                 "held out, not selected, cut, or empty; expected some of "
                 f"{_some(tuple(name for name, size in zip(names, sizes, strict=True) if size))}"
             )
-    if not any(weights.values()):
-        raise InputError("mixing.weights gives nothing a share; expected one above 0")
     return np.array([weights.get(name, 0.0) for name in names], np.float64)
 
 

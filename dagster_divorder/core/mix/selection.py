@@ -38,7 +38,6 @@ from dagster_divorder.core.measure.vendi import (
 )
 from dagster_divorder.core.mix.mixing import first_fit
 from dagster_divorder.core.topics.cluster import assign, fit
-from dagster_divorder.errors import InputError
 
 CLUSTER = 1024
 """Documents in a cluster of SemDeDup, which compares all pairs in a cluster."""
@@ -70,12 +69,7 @@ def spokes(
     """Weights of candidates, `rows` int64 (n,) of vectors (N, D).
 
     Ends after `steps` steps, or when the objective changes by at most `tolerance`.
-
-    Raises:
-        InputError: there is no candidate.
     """
-    if not len(rows):
-        raise InputError("there is no vector to choose from; expected at least one")
     # Mean 1 keeps products within the range of float32.
     weights = np.ones(len(rows))
     values, axes = spectrum(gram(vectors, rows, weights))

@@ -58,8 +58,6 @@ DIMS_PER_ENTRY = 8.0
 LAST_POOL, SHRINK = 32, 2
 """The items left in both pools are laid with pools SHRINK times smaller, down to LAST_POOL. Laying them in one go, by
 the exact greedy, would leave the worst items for last."""
-IN_THREADS = 4096
-"""Fewer items are laid in one thread: starting two takes as long as laying them."""
 MIN_DENSE_POOL = 512
 """Replaces MIN_POOL if items have dense coordinates."""
 MIN_POOL = 1024
@@ -106,13 +104,12 @@ def permute(problem: Problem) -> Order:
         return laid[:steps], laid[steps:]
 
     with ThreadPoolExecutor(2) as threads:
-        lay_each = map if problem.items < IN_THREADS else threads.map
         while pool > LAST_POOL:
             halved = np.empty_like(queue)
             middle = sign_pass(queue, rows, share, halved)
             halves = (halved[:middle], halved[middle:])
             del queue  # frees its memory while the halves are laid
-            laid_and_left = list(lay_each(lay, halves, so_far, repeat(pool), repeat(fixed)))
+            laid_and_left = list(threads.map(lay, halves, so_far, repeat(pool), repeat(fixed)))
             for end, (laid, _) in enumerate(laid_and_left):
                 ends[end].append(laid)
                 values, dense = so_far[end]

@@ -23,16 +23,12 @@ from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Order, Problem
 from dagster_divorder.core.order.strategies import make_problem
 from dagster_divorder.core.order.strategy import Strategy
-from dagster_divorder.errors import InputError
 
 BLOCKS = 16
 """B: with more blocks an item comes again later, and meets fewer others."""
 
 BLOCK = 32
 """Fewest items of a block: a corpus with fewer than BLOCKS x BLOCK items has fewer blocks."""
-
-IN_THREADS = 256
-"""Average items a block from which on blocks are ordered in threads: a small block is mostly work in Python."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +51,6 @@ class Epochs:
             bounds[1:-1] = np.rint(bounds[1:-1] / batch).astype(np.int64) * batch
         seeds = np.random.SeedSequence([self.problem.seed, epoch]).generate_state(len(bounds)).tolist()
         blocks = (bounds[:-1].tolist(), bounds[1:].tolist(), seeds)
-        if items < IN_THREADS * number:
-            return np.concatenate(list(map(self._order_block, *blocks)))
         with ThreadPoolExecutor(2) as threads:
             return np.concatenate(list(threads.map(self._order_block, *blocks)))
 
@@ -86,7 +80,5 @@ def plan_epochs(items: Items, *, first: Order | None = None, **arguments: Any) -
 def epoch_orders(items: Items, epochs: int, **arguments: Any) -> NDArray[np.int64]:
     """Permutations of the M items, int64 (E, M), one a row. Row e is the same for any number of epochs above e.
     Arguments and errors: as in `plan_epochs`."""
-    if epochs < 1:
-        raise InputError(f"epochs is {epochs}; expected 1 or more")
     plan = plan_epochs(items, **arguments)
     return np.stack([plan.order(epoch) for epoch in range(epochs)])

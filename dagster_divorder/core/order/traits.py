@@ -88,8 +88,6 @@ def quantile_edges(values: ArrayLike, bins: int) -> Edges:
     Edge b is the value at rank b N / bins, so if no value repeats, the bins' sizes differ by at most 1. Equal edges
     become one, and an edge at the minimum is dropped, so no bin is empty. NaN is ignored.
     """
-    if bins < 1:
-        raise InputError(f"bins is {bins}; expected 1 or more")
     numbers = _unrounded(values)
     numbers = np.sort(numbers[~np.isnan(numbers)])
     if numbers.size == 0:
@@ -128,8 +126,6 @@ def category_codes(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if max_values < 1:
-        raise InputError(f"max_values is {max_values}; expected 1 or more")
     column = _plain(values)
     # large_string stays: a chunk may be too big for the 32-bit offsets of string.
     text = column if pa.types.is_large_string(column.type) else column.cast(pa.string())
@@ -184,8 +180,7 @@ def column_codes(
     own. name: the column's name in messages. balanced: whether an order balances it (`category_codes`).
 
     Raises:
-        InputError: the column is not of numbers, text or booleans, edges are given for text, or the values of a
-            balanced column hardly repeat.
+        InputError: the column is not of numbers, text or booleans, or the values of a balanced column hardly repeat.
     """
     import pyarrow as pa
 
@@ -207,10 +202,6 @@ def column_codes(
     if not (is_text(kind) or types.is_boolean(kind) or types.is_null(kind)):
         raise InputError(
             f"{name} holds {kind}; a trait is made of numbers, text or booleans: convert it to one of these"
-        )
-    if edges is not None:
-        raise InputError(
-            f"{name} holds {kind}, but was binned as a number before; give it numbers, or refit its bins"
         )
     return category_codes(column, balanced=name if balanced else "")
 

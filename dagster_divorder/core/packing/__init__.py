@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dagster_divorder.core.packing import cluster_packed
 from dagster_divorder.core.packing.coordinates import sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.methods import best_fit, concat, none
 from dagster_divorder.core.packing.pieces import (
-    Ints,
     PackedSequences,
     PackingProblem,
     Pieces,
@@ -60,15 +59,14 @@ def pack(
     sequence_length: int,
     seed: int = 0,
     labels: ArrayLike | None = None,
-    vectors: Vectors | NDArray[np.float32] | None = None,
+    vectors: Vectors | None = None,
     copies: ArrayLike | None = None,
 ) -> PackedSequences:
     """A plan of sequences that hold every token of the pieces once.
 
     method: a key of METHODS. sequence_length: tokens a sequence. seed: >= 0, for the shuffle of `best_fit`.
-    labels: int (P,) >= 0, the cluster of each piece; vectors: float32 (P, D), or a function of piece numbers int64 (n,)
-        that returns their vectors (n, D). Only `cluster_packed` uses both; it calls the function for a cluster at a
-        time.
+    labels: int (P,) >= 0, the cluster of each piece; vectors: a function of piece numbers int64 (n,) that returns their
+        vectors float32 (n, D). Only `cluster_packed` uses both; it calls the function for a cluster at a time.
     copies: int (P,), equal for pieces of equal content, for `best_fit`: they go to different sequences. None: no piece
         is a copy.
 
@@ -85,13 +83,7 @@ def pack(
         sequence_length=sequence_length,
         seed=seed,
         labels=None if labels is None else np.asarray(labels)[kept],
-        vectors=None if vectors is None else _vectors(vectors, np.arange(len(pieces))[kept]),
+        vectors=None if vectors is None else lambda numbers: vectors(np.arange(len(pieces))[kept][numbers]),
         copies=None if copies is None else np.unique(np.asarray(copies)[kept], return_inverse=True)[1],
     )
     return replace(METHODS[method](problem), without_tokens=len(pieces) - len(with_tokens))
-
-
-def _vectors(vectors: Vectors | NDArray[np.float32], kept: Ints) -> Vectors:
-    if callable(vectors):
-        return lambda pieces: vectors(kept[pieces])
-    return lambda pieces: vectors[kept[pieces]]

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.checks import finite
-from dagster_divorder.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +30,11 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
     """Principal components of sample float32 (n, D): `components` of them, at most min(n, D).
 
     Raises:
-        InputError: components is below 1, or the sample holds NaN or infinity.
+        InputError: the sample holds NaN or infinity.
     """
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    if components < 1:
-        raise InputError(f"{components} principal components are asked for; expected at least one")
     finite("the sample", sample)
     # One vector has no variance, and scikit-learn divides by n - 1.
     points = np.repeat(sample, 2, axis=0) if len(sample) == 1 else sample
@@ -52,17 +49,12 @@ def fit(sample: NDArray[np.float32], components: int) -> Pca:
 def project(vectors: NDArray[np.float32], pca: Pca, *, threads: int = 1) -> NDArray[np.float32]:
     """Vectors float32 (N, D) projected to float32 (N, C), of length 1; a vector at the mean becomes zero.
 
-    NaN and infinity become NaN. InputError: the vectors have other dims than the fit.
+    NaN and infinity become NaN.
     """
     from dagster_divorder.core.kernels.pool import project_rows
 
-    dims, components = pca.axes.shape
-    if vectors.ndim != 2 or vectors.shape[1] != dims:
-        raise InputError(
-            f"vectors have the shape {vectors.shape} and the components {dims} dims; fit the components again"
-        )
     vectors = np.ascontiguousarray(vectors, np.float32)
-    projected = np.empty((len(vectors), components), np.float32)
+    projected = np.empty((len(vectors), pca.axes.shape[1]), np.float32)
     cuts = np.linspace(0, len(vectors), threads + 1).astype(int).tolist()
 
     def fill(first: int, last: int) -> None:
