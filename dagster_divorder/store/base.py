@@ -214,12 +214,6 @@ class Store(ABC):
         """While a run lasts: keeps other runs out of a folder. Runs on a bucket work beside each other. Raises
         StoreBusyError: another run holds the lock and `wait` is False; StoreError: see `open`."""
 
-    @abstractmethod
-    def scratch(self) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder on this machine's disk for temporary files, removed at the end. The caller is inside
-        `lock`, which removes what killed runs left. Raises StoreError: the folder cannot be made, or the disk fills up
-        while it is used (DiskFullError)."""
-
     def put_hashed(self, folder: str, key: str, data: Bytes, extension: str) -> str:
         """Put bytes under a hashed name; returns the name."""
         prefix = f"{folder}/{key}"

@@ -36,6 +36,13 @@ def explaining_full_disk(target: Path) -> Iterator[None]:
         raise explain_os_error(error, target) from error
 
 
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder in the temporary folder (TMPDIR), removed at the end. Raises DiskFullError: the disk fills up."""
+    with tempfile.TemporaryDirectory(prefix="divorder-") as folder, explaining_full_disk(Path(folder)):
+        yield Path(folder)
+
+
 def explain_os_error(error: OSError, target: Path) -> StoreError:
     """An error for an operating system error at a path, in plain words and with the remedy."""
     if error.errno in DISK_FULL:

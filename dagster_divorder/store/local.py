@@ -9,17 +9,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.base import LOCK_FILE, STATE, Store
-from dagster_divorder.store.disk import explaining_full_disk
-from dagster_divorder.store.folder import TEMPORARY, Data, LocalFolder, temporary_name
-
-SCRATCH = "scratch"
+from dagster_divorder.store.folder import Data, LocalFolder
 
 
 class LocalStore(Store):
@@ -89,23 +85,9 @@ class LocalStore(Store):
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            for name in self.folders(SCRATCH):  # of killed runs
-                if name.startswith(f"{SCRATCH}/{TEMPORARY}"):
-                    shutil.rmtree(self.local(name), ignore_errors=True)
             yield
         finally:
             os.close(descriptor)
-
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[Path]:
-        folder = self.root / SCRATCH / temporary_name()
-        with LocalFolder(folder).explaining():
-            folder.mkdir(parents=True)
-        try:
-            with explaining_full_disk(folder):
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_atomically(target: Path, data: Data) -> None:

@@ -177,9 +177,6 @@ class ObjectStore(Store):
         finally:
             self._locked = False
 
-    def scratch(self) -> contextlib.AbstractContextManager[Path]:
-        return self._copies.scratch()
-
 
 def _version_of(answer: Any) -> dict[str, str]:
     """The object's version in an answer: the tag of S3 and Azure, Google's number of the generation."""

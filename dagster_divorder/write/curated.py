@@ -1,7 +1,7 @@
 """The output folder, local or at a URL (store/folders.py): whole files, listed in a manifest that is written last.
 
 `curated_meta.json` is the manifest. It lists every file with its size and sha256, and carries a hash of itself. All
-files are first written under temporary names, those of a URL into the store's scratch folder, so a full disk leaves the
+files are first written under temporary names, those of a URL into the temporary folder, so a full disk leaves the
 old output intact. Then the files are published, the manifest last. Files that only the old output had are removed.
 Before a commit replaces the first old file, it marks the old manifest as `replaced_by` the new key. A run killed during
 the commit leaves no valid manifest, so a mixture of two outputs is never taken for one output.
@@ -29,6 +29,7 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place, real_place
 from dagster_divorder.store.base import Store
+from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.folder import LocalFolder, temporary_name
 from dagster_divorder.store.folders import WritableFolder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
@@ -183,7 +184,7 @@ class OutputFolder:
             here = self.path
             if not isinstance(here, Path):
                 # Below the scratch folder, so that its neighbour is too.
-                here = self._opened.enter_context(self.store.scratch()) / "output"
+                here = self._opened.enter_context(scratch()) / "output"
             self.here = LocalFolder(here)
             with self.folder.explaining(), self.here.explaining():
                 self.here.prepare()

@@ -4,7 +4,6 @@ bytes; damage is found."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_state
 from tests.store.remote import OBJECTS, put
 
@@ -139,16 +137,3 @@ def test_fragments_without_a_state_are_refused(store: Store) -> None:
     store.put_hashed(f"records/{'0' * 32}", "key", b"content", "bin")
     with pytest.raises(StoreError, match=r"state\.json is missing, although the store holds fragments"):
         load_state(store)
-
-
-def test_scratch_is_empty_and_gone_at_the_end_and_cleared_after_a_kill(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(KeyError), store.scratch() as one, store.scratch() as other:
-        assert one != other and list(one.iterdir()) == []
-        (one / "model").mkdir()
-        raise KeyError
-    assert list(one.parent.iterdir()) == []
-    put(tmp_path / f"other/scratch/{TEMPORARY}0123456789abcdef/deep/weights", b"1")
-    put(tmp_path / "other/scratch/theirs/file", b"1")
-    put(tmp_path / f"other/{FORMAT_FILE}", store.read(FORMAT_FILE))
-    with LocalStore(tmp_path / "other").lock():
-        assert [path.name for path in (tmp_path / "other/scratch").iterdir()] == ["theirs"]

@@ -21,6 +21,7 @@ from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
+from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.films import (
@@ -54,7 +55,7 @@ def _animate_ordering(run: Run) -> Made:
     with run.progress("drawing films", FRAMES * len(films), "frames") as advance:
         for name, film in films.items():
             # The encoder needs a file on disk, because it rewrites the head of the file at the end.
-            with run.store.scratch() as folder:
+            with scratch() as folder:
                 write_film(folder / name, film, corpus, FPS, advance)
                 files[Path(name).stem] = File((folder / name).read_bytes(), "mp4")
     names = {"films": list(films)}

@@ -34,6 +34,7 @@ from dagster_divorder.stages.corpus.chat_template import (
 )
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
+from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.fits import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
@@ -130,7 +131,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
     rows = fit_rows(run, "base_model", MAX_DOCUMENTS)
     texts = sample_texts(run.records, run.view, rows, SAMPLE_BYTES)
     training: dict[str, Any] = {}
-    with run.store.scratch() as folder:
+    with scratch() as folder:
         if checkpoint:
             directory, content = Path(checkpoint["directory"]), checkpoint["content"]
             save_tokenizer(directory, folder, template.template if template else None)

@@ -36,6 +36,7 @@ from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpoint
 from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.text.base_model import load_base_model
+from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.fits import model_path
 
 INFO = "deep_model.json"
@@ -137,11 +138,11 @@ def _make_deep_model(run: Run) -> Mapping[str, bytes]:
     info = {name: base.info[name] for name in ("tokenizer", "vocabulary")} | {"engine": None}
     if not checkpoint:
         weights = token_weights(base.document_frequency, base.documents, "idf")
-        with run.store.scratch() as folder:
+        with scratch() as folder:
             make_decoder(base.directory, folder, weights, seed=run.settings.seed)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         return {**files, INFO: orjson.dumps(info)}
-    with run.store.scratch() as folder:
+    with scratch() as folder:
         save_tokenizer(Path(checkpoint["directory"]), folder)
         info["tokenizer"] = tokenizer_fingerprint(folder)
         if info["tokenizer"] == base.info["tokenizer"]:
