@@ -1,8 +1,7 @@
 """Progress of a command or a stage: a line every few seconds.
 
-Loops in progress are a stack of counters. The innermost is reported with its share, rate and time left; without a
-count, with the seconds passed. A separate thread reports while libraries compute; it lives as long as a counter is
-open.
+Loops in progress are a stack of counters. The innermost is reported with its share and time left; without a count, with
+the seconds passed. A separate thread reports while libraries compute; it lives as long as a counter is open.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 from dagster_divorder.errors import printable
@@ -53,19 +51,14 @@ class Counter:
     done: int = 0
 
     def figures(self, now: float) -> str:
-        """Such as `40,000 of 64,384 documents (62%), 9,120 documents/s, 3 s left`, or `12 s so far`."""
-        passed = max(now - self.opened, 1e-9)
-        count, left = f"{self.done:,} {self.unit}", f"{duration(passed)} so far"
+        """Such as `40,000 of 64,384 documents (62%), 3 s left`, or `12 s so far`."""
+        passed = now - self.opened
+        count = f"{self.done:,} {self.unit}, " if self.unit else ""
         if self.total:
-            count = f"{self.done:,} of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
-        elif not self.unit:
-            return left
-        if not self.done:
-            return f"{count}, {left}"
-        rate, each = self.done / passed, passed / self.done
-        if self.total and self.total >= self.done:
-            left = f"{duration((self.total - self.done) * each)} left"
-        return f"{count}, {f'{rate:,.0f} {self.unit}/s' if rate >= 1 else f'{duration(each)} each'}, {left}"
+            count = f"{self.done:,} of {self.total:,} {self.unit} ({self.done / self.total:.0%}), "
+            if 0 < self.done <= self.total:
+                return f"{count}{duration((self.total - self.done) * passed / self.done)} left"
+        return f"{count}{duration(passed)} so far"
 
 
 class Log:
@@ -79,13 +72,19 @@ class Log:
     @contextlib.contextmanager
     def __call__(self, what: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
         counter = Counter(what, total, unit, time.monotonic())
+
+        def advance(items: int) -> None:
+            with self._lock:
+                counter.done += items
+                self.tell()
+
         with self._lock:
             self._open.append(counter)
             if len(self._open) == 1:
                 self._reported_at, self._ended = time.monotonic(), threading.Event()
                 threading.Thread(target=self._speak, args=(self._ended,), daemon=True).start()
         try:
-            yield partial(self._advance, counter)
+            yield advance
         finally:
             with self._lock:
                 if counter in self._open:
@@ -98,14 +97,9 @@ class Log:
         while not ended.wait(1.0):
             self.tell()
 
-    def _advance(self, counter: Counter, items: int) -> None:
-        with self._lock:
-            counter.done += items
-            self.tell()
-
     def tell(self) -> None:
         """Reports the innermost counter, if it is time to: `token_counts: tokenising: 40,000 of 64,384 documents (62%),
-        9,120 documents/s, 3 s left`."""
+        3 s left`."""
         with self._lock:
             now = time.monotonic()
             if self._open and now - self._reported_at >= self._seconds:

@@ -39,6 +39,8 @@ from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
 
+_FIRST = "materialise it first, with all before it (in Dagster: with all assets upstream)"
+
 
 class ToBeMadeError(MissingStageError):
     """While planning: a run would make this stage again, and only that run knows what follows."""
@@ -109,24 +111,14 @@ class Run(Reader):
     def _load(self, stage: str) -> Receipt:
         wanted, receipt = self.graph[stage], load_receipt(self.store, stage)
         if receipt is None:
-            raise self._missing(stage, f"{stage} has no result in {self.store.place}")
+            raise MissingStageError(f"{stage} has no result in {self.store.place}; {_FIRST}")
         reads = set(self.graph.reads(stage, self.settings))
         if receipt.fingerprint != wanted.fingerprint(self.settings) or set(receipt.upstream) != reads:
-            raise self._missing(stage, f"{stage} was last made with other settings")
+            raise MissingStageError(f"{stage} was last made with other settings; {_FIRST}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
-                raise self._missing(stage, f"{stage} was made for an earlier state of {name}")
+                raise MissingStageError(f"{stage} was made for an earlier state of {name}; {_FIRST}")
         return receipt
-
-    def _missing(self, stage: str, why: str) -> MissingStageError:
-        """The error names the asset of the stage: the first one whose step includes it."""
-        graph, settings, asset = self.graph, self.settings, stage
-        if not graph[stage].asset:
-            assets = (name for name in graph.upstream(settings) if graph[name].asset)
-            asset = next((name for name in assets if stage in graph.step(settings, name)), stage)
-        return MissingStageError(
-            f'{why}; materialise it first, with all before it: +key:"*{asset}" selects these in Dagster'
-        )
 
     def is_current(self, stage: str) -> bool:
         """Whether `receipt` finds a current result of a stage."""
