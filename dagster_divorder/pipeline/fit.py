@@ -59,8 +59,6 @@ class PinnedFit(Stage):
     tentative: str = ""
     outlives: bool = False
     """Whether a fit stays when `divorder prune` runs under other settings. Such a fit cannot be repeated."""
-    plain: tuple[str, ...] = ()
-    """If it `quotes` documents: its files without words of them, which `divorder prune` keeps."""
     facts: Callable[[Run, Fitted], Mapping[str, Any]] = lambda run, fitted: {}
     figures: Callable[[Run, Receipt], Mapping[str, Any]] = lambda run, receipt: {}
 

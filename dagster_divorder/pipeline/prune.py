@@ -6,8 +6,9 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
-from dagster_divorder.store.fits import put_fit, read_fit
 from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder
 from dagster_divorder.store.space import RESULTS, embeddings_file
 from dagster_divorder.store.state import State, changing, load_receipt, load_state
@@ -62,16 +62,15 @@ def plan_prune(graph: Graph, store: Store) -> Pruned:
 
 def prune(graph: Graph, store: Store) -> Pruned:
     """Remove what is not needed. Texts of deleted documents go with everything that quotes them (`Stage.quotes`): names
-    of clusters, examples, pictures, and the pages beside the output. The next run makes these again, but for those of a
-    fit, which stays with its `plain` files. Only a bootstrap base model's tokenizer and table still know words of
-    deleted documents.
+    of clusters, examples, pictures, and the pages beside the output. The next run makes these again. Only a bootstrap
+    base model's tokenizer and table still know words of deleted documents.
 
     Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
     under other settings stay, because a new draw would hold out other documents.
     """
     before, deleted = sum(store.files().values()), _holds_deleted(store)
     if deleted or load_state(store).removed:
-        changing(store, lambda state: _without_quotes(store, graph, state))
+        changing(store, partial(_without_quotes, graph))
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
     needed = _Needed.of(store, changing(store, lambda state: _needed_state(graph, state)))
@@ -95,20 +94,11 @@ def _holds_deleted(store: Store) -> bool:
     return not np.isin(texts, Fragments(store, receipt.key).text_halves(view.fragments)).all()
 
 
-def _without_quotes(store: Store, graph: Graph, state: State) -> State:
-    """Without the results that may quote deleted documents; a fit keeps its `plain` files."""
-    receipts, results = dict(state.receipts), dict(state.results)
-    for name in [name for name in {*receipts, *results} if name in graph and graph[name].quotes]:
-        stage, known, receipt = graph[name], results.pop(name, []), receipts.pop(name, None)
-        if isinstance(stage, PinnedFit) and stage.plain:
-
-            def plain(files: Mapping[str, str], stage: PinnedFit = stage) -> dict[str, str]:
-                fit = read_fit(store, files["fit"], stage.refit)
-                return {"fit": put_fit(store, stage.name, {each: fit[each] for each in stage.plain})}
-
-            results[name] = [replace(result, files=plain(result.files)) for result in known]
-            if receipt:
-                receipts[name] = replace(receipt, files=plain(receipt.files))
+def _without_quotes(graph: Graph, state: State) -> State:
+    """Without the results that may quote deleted documents."""
+    quoting = {name for name, stage in graph.items() if stage.quotes}
+    receipts = {name: receipt for name, receipt in state.receipts.items() if name not in quoting}
+    results = {name: known for name, known in state.results.items() if name not in quoting}
     return replace(state, receipts=receipts, results=results)
 
 

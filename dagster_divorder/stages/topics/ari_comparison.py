@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.agreement import compare, told_by_words
-from dagster_divorder.core.topics.terms import cluster_names, find_words
+from dagster_divorder.core.topics.terms import find_words
 from dagster_divorder.corpus.sample import beginnings
-from dagster_divorder.pipeline.fit import SKETCH, PinnedFit, has_changed
+from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Picture, Shown, Text
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
@@ -43,33 +43,32 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     one, other = (space.rows(run.view, rows) for space in spaces)
     found = compare(one, other, k, seed=run.settings.seed, centre=centre, names=kinds)
     words = find_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
-    names, told = [], {}
-    for kind, labels, at in zip(kinds, found.labels, found.pairs, strict=True):
-        read = labels[: words.used.shape[0]]
-        of_space = cluster_names(words, read, labels.max() + 1)
-        names.append([of_space[cluster] for cluster in at])
-        told[kind] = told_by_words(words.used, read)
+    told = {
+        kind: told_by_words(words.used, labels[: words.used.shape[0]])
+        for kind, labels in zip(kinds, found.labels, strict=True)
+    }
     noise = found.figures["chosen"] == kinds[1] and told[kinds[1]] < TOLD_SHARE * told[kinds[0]]
     note = NOISE.format(*kinds, *told.values()) if noise else None
     info = {"spaces": kinds, "k": k, **found.figures, "told_by_words": told, "note": note}
     shared = found.table[np.ix_(*found.pairs)]
-    picture = contingency(shared, names[0], names[1], info["conclusion"], kinds)
+    # Numbers: words of documents would have to go with deleted ones.
+    rows_named, columns_named = (list(map(str, at)) for at in found.pairs)
+    picture = contingency(shared, rows_named, columns_named, info["conclusion"], kinds)
     return {INFO: orjson.dumps(info), HEATMAP: picture}
 
 
 def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
-    shown: Shown = {"conclusion": Text(receipt.figures["conclusion"]), "ari": receipt.figures["ari"]}
-    heatmap = f"{receipt.files['fit']}/{HEATMAP}"
-    # `divorder prune` removes what holds words of deleted documents.
-    if run.store.exists(heatmap):
-        picture = Picture(run.store.local(heatmap), "clusters of one space against clusters of the other")
-        shown = {**shown, "contingency": picture}
-    return shown
+    heatmap = run.store.local(f"{receipt.files['fit']}/{HEATMAP}")
+    return {
+        "conclusion": Text(receipt.figures["conclusion"]),
+        "ari": receipt.figures["ari"],
+        "contingency": Picture(heatmap, "clusters of one space against clusters of the other"),
+    }
 
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=13,
+    version=14,
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (
@@ -83,12 +82,10 @@ ARI_COMPARISON = PinnedFit(
         "k": run.settings.clusters.number or USUAL,
         **fit_inputs(run, "ari_comparison"),
     },
-    quotes=True,
     doing="comparing the spaces",
     compute=_compare_clusterings,
     refit="ari_comparison",
     drift=has_changed,
-    plain=(INFO, SKETCH),
     facts=lambda run, fitted: orjson.loads(fitted.files[INFO]),
     figures=lambda run, receipt: {
         name: value for name, value in receipt.facts.items() if name not in ("reason", "documents", "checked")
