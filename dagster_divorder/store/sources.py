@@ -42,13 +42,11 @@ _HUB = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.*))?", re.
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A version of a file at a URL. size: bytes. tag: names the version. modified: seconds since 1970; 0 on the Hub,
-    which alone has a commit."""
+    """A version of a file at a URL. size: bytes. tag: names the version. commit: on the Hub."""
 
     url: str
     size: int
     tag: str
-    modified: float = 0.0
     commit: str = ""
 
     def __str__(self) -> str:
@@ -123,8 +121,7 @@ def settled_identity(file: Path) -> tuple[int | str, ...] | None:
 def described(url: str, meta: ObjectMeta) -> RemoteFile:
     """The file at a URL, from a server's description."""
     # Azure's lists have no quotes, but Azure's other answers do. Some web servers give no tags.
-    tag, modified = (meta["e_tag"] or str(meta["last_modified"])).strip('"'), meta["last_modified"]
-    return RemoteFile(url, meta["size"], tag, modified.timestamp())
+    return RemoteFile(url, meta["size"], (meta["e_tag"] or str(meta["last_modified"])).strip('"'))
 
 
 def bucket(url: str, retry_seconds: float = RETRY_SECONDS) -> tuple[ObjectStore, str]:

@@ -22,7 +22,6 @@ from pydantic import TypeAdapter, ValidationError
 from dagster_divorder.errors import StoreError
 from dagster_divorder.store.base import STATE, Store
 from dagster_divorder.store.fragments import RECORDS
-from dagster_divorder.view.answer import AsTable, TextTable
 
 HISTORY = 4
 
@@ -39,8 +38,8 @@ class Result:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Receipt(AsTable, Result):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt(Result):
     """The last run of a stage: its result, and what describes the run alone.
 
     fingerprint: code version, and hash of the settings that decide the result. upstream: versions of the stages read.
@@ -51,13 +50,6 @@ class Receipt(AsTable, Result):
     fingerprint: str
     upstream: dict[str, str]
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def _as_table(self) -> TextTable:
-        """The figures, without nested tables."""
-        simple = {name: value for name, value in self.figures.items() if not isinstance(value, (list, dict))}
-        shown = {**simple, "version": self.version}
-        return TextTable([{"figure": name, "value": str(value)} for name, value in shown.items()], self.stage)
 
 
 Told = TypeVar("Told", Receipt, Result)

@@ -20,6 +20,7 @@ from tests.store.servers import commits
 def memory(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, MemoryStore]:
     """Every bucket is in memory, made when it is first named."""
     stores: dict[str, MemoryStore] = {}
+    sources._copy.cache_clear()  # each store in memory counts its tags from 0
     monkeypatch.setattr(sources, "_connected", lambda origin, *_: stores.setdefault(origin, MemoryStore()))
     return stores
 

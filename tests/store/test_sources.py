@@ -54,16 +54,6 @@ def test_one_file_at_a_time_is_kept_on_this_machine(
             assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_object_of_an_equal_tag_and_another_time_is_another_one(memory: dict[str, object]) -> None:
-    versions = []
-    for data in (b"one", b"two"):
-        memory.clear()  # each store in memory counts its tags from 0
-        put("s3://bucket/a", data)
-        versions.append(folder_at(Url("s3://bucket")).source("a"))
-        assert open_source(versions[-1]).read() == data
-    assert identity(versions[0]) == identity(versions[1])
-
-
 def test_a_full_temporary_folder_is_told(memory: object, monkeypatch: pytest.MonkeyPatch) -> None:
     put("s3://bucket/a", b"one")
     source = folder_at(Url("s3://bucket")).source("a")

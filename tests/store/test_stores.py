@@ -16,7 +16,6 @@ from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, Store
 from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
-from dagster_divorder.store.state import load_state
 from tests.store.remote import OBJECTS, put
 
 pytestmark = pytest.mark.parametrize("place", ["folder", *OBJECTS], indirect=True)
@@ -130,10 +129,3 @@ def test_what_is_no_store_of_this_version_is_refused(
     with pytest.raises(StoreError, match=wrong), process().lock():
         pass
     assert folder_at(place).read(name) == data
-
-
-def test_fragments_without_a_state_are_refused(store: Store) -> None:
-    assert not load_state(store).receipts
-    store.put_hashed(f"records/{'0' * 32}", "key", b"content", "bin")
-    with pytest.raises(StoreError, match=r"state\.json is missing, although the store holds fragments"):
-        load_state(store)
