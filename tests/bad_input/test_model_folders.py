@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         json_fault("tokenizer.json", lambda c: put(c, VOCABULARY, 4_000_000_000)),
         "gives the token 'b' the id 4000000000; expected a whole number",
     ),
-    "tokenizer_config of a list": (json_fault("tokenizer_config.json", lambda _: []), "cannot load"),
+    "tokenizer_config of a list": (json_fault("tokenizer_config.json", lambda _: []), "holds a JSON list"),
     "a million layers": (
         json_fault("config.json", lambda c: {**c, "num_hidden_layers": 10**6}),
         "asks for 1,000,000 layers",

@@ -105,16 +105,15 @@ def test_kinds_of_spans(qwen: tuple[Path, ChatTemplate]) -> None:
 def test_the_engine_is_the_fastest_that_gives_the_reference(
     qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sample, honest = ["<|im_start|>user\na"], tokenize.gigatoken_encode
-    assert exact_engine(qwen[0], "gigatoken", sample)[0] == "gigatoken"
-
-    def wrong_on_one_word(content: Any, *, control: bool) -> Any:
-        encode = honest(content, control=control)
-        return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
-
-    monkeypatch.setattr(tokenize, "gigatoken_encode", wrong_on_one_word)
-    engine, reason = exact_engine(qwen[0], "gigatoken", [*sample, "a zebra"])
-    assert (engine, reason) == ("tokenizers", "gigatoken differs from tokenizers on 'a zebra'")
+    """As for texts (test_tokenize), with control tokens."""
+    assert exact_engine(qwen[0], "gigatoken", ["<|im_start|>user\na"])[0] == "gigatoken"
+    honest = tokenize.gigatoken_encode
+    monkeypatch.setattr(
+        tokenize, "gigatoken_encode", lambda content, *, control: honest(content, control=False)
+    )
+    engine, reason = exact_engine(qwen[0], "gigatoken")
+    assert engine == "tokenizers"
+    assert reason.startswith("gigatoken differs from tokenizers on ")
 
 
 @pytest.mark.parametrize("engine", get_args(Engine))
