@@ -366,3 +366,24 @@ def test_without_a_generation_prompt_the_header_is_trained_too() -> None:
     (turn, last) = trained(ChatTemplate(called, NAMED, {"[INST]", "[/INST]", "</s>"}).render(messages))
     assert turn.startswith("[CALLS]") and turn.endswith("}]</s>")
     assert last == "B</s>"
+
+
+def test_reasoning_that_a_template_does_not_read_is_refused() -> None:
+    for field in ("reasoning_content", "thinking"):
+        messages = [*conversation("Q"), {"role": "assistant", "content": "A", field: "why"}]
+        assert f"does not read {field}" in refusal(ASKS, messages)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_template_that_leaves_out_tools_or_calls_refuses_the_record(marked: bool) -> None:
+    jinja = ASKS
+    if marked:
+        jinja = ASKS.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}")
+    own = ChatTemplate(jinja, NAMED, TOKENS)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    with pytest.raises(InputError, match="does not write the record's tool 'add'"):
+        own.render(conversation("Q", "A"), [tool])
+    called = asked(1, "A")
+    called[1]["content"] = "x"
+    with pytest.raises(InputError, match=r"does not write the (call of .add.|content of message 2)"):
+        own.render(called)

@@ -7,15 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import orjson
 import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dagster_divorder.chats.document import Chat, as_document
+from dagster_divorder.chats.forms import form_of
 from dagster_divorder.chats.template import ChatTemplate
+from dagster_divorder.corpus.records import parse_lines
+from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.bootstrap import END
 from dagster_divorder.models.chat_templates import BOOTSTRAP, DEFAULT, chat_template, describe_chats
-from dagster_divorder.models.chat_tokens import ChatEncoder
+from dagster_divorder.models.chat_tokens import ChatEncoder, as_read
 from dagster_divorder.models.pretrained import save_tokenizer
 from dagster_divorder.models.tokenize import Engine
 
@@ -112,6 +117,36 @@ def test_the_default_template_trains_answers_and_calls_with_their_ends() -> None
         called, answered = (rendered.text[first:last] for ((first, last),) in rendered.turns)
         assert json.loads(called.removesuffix("<|endoftext|>")) == [call]
         assert answered == "A<|endoftext|>"
+
+
+def user(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **fields}
+
+
+def said(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **fields}
+
+
+@pytest.mark.parametrize(
+    ("record", "trained"),
+    [
+        ({"messages": [user("Q"), said("A"), user("more?")]}, ["A"]),
+        ({"messages": [user("Q"), said("A"), said("B")]}, ["A", "B"]),
+        ({"messages": [user("Q", name=None, tool_calls=None), said("A", tool_calls=[])], "tools": None}, ["A"]),
+        ({"messages": [user("Q\r\n"), said("A\r\nB\r\n")]}, ["A\r\nB\r\n"]),
+        ({"messages": [user("👩‍👩‍👧"), said("naïve 👩‍👩‍👧")]}, ["naïve 👩‍👩‍👧"]),
+        ({"instruction": "", "input": "Q", "output": "A"}, ["A"]),
+    ],
+)  # fmt: skip
+def test_records_that_people_report_in_trackers(record: dict[str, Any], trained: list[str]) -> None:
+    """docs/decisions/chats.md"""
+    template, form = chat_template(BOOTSTRAP, None), form_of(record)
+    assert form
+    (document,) = parse_lines([orjson.dumps(record)], Shape(form=form, chat_template=template))
+    assert isinstance(document, bytes)
+    marked = as_read(document.decode(), template, "assistant")
+    assert [marked.text[first:last] for first, last in marked.spans] == [f"{part}{END}" for part in trained]
+    assert "None" not in marked.text
 
 
 def test_a_model_without_a_template_has_the_default(checkpoint: Path) -> None:
