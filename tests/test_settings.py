@@ -109,7 +109,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
     [
         (
             "[mixing]\nweights = { a = -1.0 }",
-            "mixing.weights.a = -1.0: Input should be greater than or equal to 0",
+            "mixing.weights = {'a': -1.0}: expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a",
         ),
         ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: no value has a share; give values"),
         (
@@ -118,7 +118,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         ),
         (
             "[mixing]\nweights = 3",
-            "mixing.weights = 3: Input should be less than or equal to 1",
+            "mixing.weights = 3: expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a table",
         ),
         (
             "[order]\nseparate_copies = 2",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,6 @@ from dagster_divorder.settings.places import Place, Url, is_url, real_place, why
 ENV_PREFIX = "DIVORDER_"
 CONFIG_VARIABLE = "DIVORDER_CONFIG"
 DEFAULT_FILE = "divorder.toml"
-
-WRONG_TYPE = re.compile("_type$|_parsing$|_from_float$|literal_error")
-"""Types of pydantic's problems that mean: the value does not have the tried type."""
 
 
 def load_settings(
@@ -108,14 +104,8 @@ def set_key(path: Path, key: str, value: int | None, environ: Mapping[str, str] 
     document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
     table = document.setdefault(section, tomlkit.table())
     if isinstance(table, tomlkit.items.Table) and table.is_super_table():
-        # A section that holds only tables has no header of its own; the new one must not repeat a comment of theirs.
-        document[section] = own = tomlkit.table()
-        own.trivia.comment = ""
-        own[name] = value
-        for key_inside, inside in table.items():
-            own.append(key_inside, inside)
-    else:
-        table[name] = value
+        table.trivia.comment = ""  # of a table inside, which the new header would repeat
+    table[name] = value
     write_settings_file(path, tomlkit.dumps(document))
 
 
@@ -267,52 +257,30 @@ def anchored(settings: Settings, base: Path) -> Settings:
 
 
 def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
-    """A sentence a wrong key. A field of several types has a problem for each of them: those deepest inside the value
-    count, if possible of its own type; if no type fits, one sentence names all."""
-    problems = []
-    for details in error.errors():
-        place: list[Any] = []
-        value: Any = given
-        for part in details["loc"]:
-            # Other parts name types that were tried.
-            index = isinstance(value, list | tuple) and isinstance(part, int)
-            if index or (isinstance(value, Mapping) and part in value):
-                place.append(part)
-                value = value[part]
-        if details["type"] == "missing":
-            place.append(details["loc"][-1])
-        block = ""
-        if place[:1] == ["input"] and len(place) > 1 and isinstance(place[1], int):
-            block = f"[[input]] block {place.pop(1) + 1}: "
-        problems.append((block, [*map(str, place)], details["type"], details["msg"], details["input"]))
+    """A sentence a wrong key."""
     sentences = []
-    for _, field in groupby(problems, lambda problem: (problem[0], problem[1][:2])):
-        tried = [*field]
-        tried = [problem for problem in tried if len(problem[1]) == max(len(other[1]) for other in tried)]
-        tried = [problem for problem in tried if not WRONG_TYPE.search(problem[2])] or tried
-        for place, same in groupby(tried, lambda problem: problem[1]):
-            (block, _, kind, message, value), *others = same
-            message = message.removeprefix("Value error, ")
-            message = ", or ".join(
-                [message, *(other[3].removeprefix("Input should be ") for other in others)]
-            )
-            message = message.replace("a valid tuple", "a list").replace("a valid dictionary", "a table")
-            key = ".".join(place)
-            if isinstance(value, str) and message.endswith(("a list", "a table")):
-                message += ", in the environment as JSON"
-            if kind == "extra_forbidden" and (gone := removed_setting(key)):
-                sentences.append(block + gone)
-            elif kind == "extra_forbidden":
-                keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]
-                keys = keys or [*Settings.model_fields]
-                near = nearest(key, [*valid_keys(), *keys]) or f"; expected {', '.join(keys)}"
-                sentences.append(f"{block}unknown key {key!r}{near}")
-            elif not key:  # several sections; the message names them
-                sentences.append(message)
-            else:
-                # The message of a section or a missing key names the fault itself.
-                whole = kind == "missing" or (len(place) == 1 and isinstance(value, dict))
-                sentences.append(f"{block}{key}{'' if whole else f' = {value!r}'}: {message}")
+    for problem in error.errors():
+        kind, value, message = problem["type"], problem["input"], problem["msg"].removeprefix("Value error, ")
+        place, block = [str(part) for part in problem["loc"] if part != "[key]"], ""
+        if place[:1] == ["input"] and isinstance(given.get("input"), list) and place[1:]:
+            block = f"[[input]] block {int(place.pop(1)) + 1}: "
+        key = ".".join(place)
+        message = message.replace("a valid tuple", "a list").replace("a valid dictionary", "a table")
+        if isinstance(value, str) and message.endswith(("a list", "a table")):
+            message += ", in the environment as JSON"
+        if kind == "extra_forbidden" and (gone := removed_setting(key)):
+            sentences.append(block + gone)
+        elif kind == "extra_forbidden":
+            keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]
+            keys = keys or [*Settings.model_fields]
+            near = nearest(key, [*valid_keys(), *keys]) or f"; expected {', '.join(keys)}"
+            sentences.append(f"{block}unknown key {key!r}{near}")
+        elif not key:  # several sections; the message names them
+            sentences.append(message)
+        else:
+            # The message of a section or a missing key names the fault itself.
+            whole = kind == "missing" or (len(place) == 1 and isinstance(value, dict))
+            sentences.append(f"{block}{key}{'' if whole else f' = {value!r}'}: {message}")
     return sentences
 
 

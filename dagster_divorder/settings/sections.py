@@ -14,6 +14,8 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
+    ValidationError,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -53,6 +55,18 @@ SourcePaths = Annotated[
     tuple[str, ...], AfterValidator(_sources), AfterValidator(no_empty_path), BeforeValidator(_one_or_more)
 ]
 FolderPath = Annotated[Path, BeforeValidator(no_empty_path)]
+
+
+def _or_refused(expected: str) -> WrapValidator:
+    """One sentence for a value of none of several types, where pydantic has one for each of them."""
+
+    def check(value: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError(expected) from None
+
+    return WrapValidator(check)
 
 
 class _Section(Checked):
@@ -239,10 +253,16 @@ class Deep(_Section):
     """Processes (GPUs) that share one model, for models larger than one GPU."""
 
 
+K = Annotated[
+    int | tuple[int, ...] | Literal["auto"],
+    _or_refused(f'expected a number from 1 to {MAX_CLUSTERS:,}, a list of rising numbers, or "auto"'),
+]
+
+
 class Clusters(_Section):
     """The clusters."""
 
-    k: int | tuple[int, ...] | Literal["auto"] = 30
+    k: K = 30
     """Number of clusters. auto: the one that k_calibration recommends of 5, 10, 15, 20, 25, 30, 40, 50, 75 and 100. A
     list: the one that it recommends of these numbers, up to 10,000 each."""
 
@@ -276,11 +296,14 @@ def _with_a_share(weights: Any) -> Any:
     return weights
 
 
-Weights = (
+Weights = Annotated[
     Annotated[float, Field(gt=0, le=1)]
     | Literal["natural", "uniform", "sqrt", "unimax"]
-    | dict[str, Annotated[float, Field(ge=0)]]
-)
+    | dict[str, Annotated[float, Field(ge=0)]],
+    _or_refused(
+        "expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a table of shares from 0"
+    ),
+]
 
 
 class Phase(_Section):
