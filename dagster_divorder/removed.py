@@ -41,6 +41,7 @@ SETTINGS: dict[str, str] = {
     "gradients": "selections compare gradients of the last two blocks of deep.model",
     "input.max_record_bytes": "it is 64 MiB",
     "input.template": "make one text a record with pandas or a script, and name its field in input.text_field",
+    "mixing.phase.tokens": "set until, a share of mixing.total_tokens",
     "mixing.drop": f"{_FILTER}, or choose records by [selection]",
     "order.length_bins": "it is 100",
     "order.shards_of": "it is 10,000,000",

@@ -156,13 +156,13 @@ PHASES = {
         HALF + HALF.replace("0.5", "0.4") + LAST,
         "phases end at until = 0.5 and then 0.4; expected ends that rise",
     ),
-    "no end": (LAST + LAST, "phase 1 has no end; expected until or tokens in every phase but the last"),
+    "no end": (LAST + LAST, "phase 1 has no end; expected until in every phase but the last"),
     "unimax": (
         '[[mixing.phase]]\nweights = "unimax"',
         'no weights "unimax"; expected "uniform", and mixing.max_re',
     ),
-    "the last has one": (HALF, "the last phase ends with training; remove its until or tokens"),
-    "two ends": (HALF + "tokens = 9\n" + LAST, "until is 0.5 and tokens 9; a phase has one end: remove one"),
+    "tokens": (HALF + "tokens = 9\n" + LAST, "mixing.phase.tokens is no longer a setting: set until"),
+    "the last has one": (HALF, "the last phase ends with training; remove its until"),
     "weights": (
         '[mixing]\nweights = "sqrt"\n' + HALF + LAST,
         "weights and phases are given; expected one of them",

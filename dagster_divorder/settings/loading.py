@@ -268,7 +268,8 @@ def _sentences(error: ValidationError, given: Mapping[str, Any]) -> list[str]:
         message = message.replace("a valid tuple", "a list").replace("a valid dictionary", "a table")
         if isinstance(value, str) and message.endswith(("a list", "a table")):
             message += ", in the environment as JSON"
-        if kind == "extra_forbidden" and (gone := removed_setting(key)):
+        named = ".".join(part for part in place if not part.isdigit())
+        if kind == "extra_forbidden" and (gone := removed_setting(named)):
             sentences.append(block + gone)
         elif kind == "extra_forbidden":
             keys = [known for known in valid_keys() if known.startswith(f"{place[0]}.")]

@@ -311,19 +311,13 @@ class Phase(_Section):
 
     until: float | None = Field(None, gt=0, lt=1)
     """Where it ends, as a share of all tokens; unset in the last phase."""
-    tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
-    """Where it ends, in tokens from the beginning; replaces `until`."""
     weights: Weights
     """Shares of its tokens, as in mixing.weights."""
 
     _some_share = field_validator("weights")(_with_a_share)
 
     @model_validator(mode="after")
-    def _one_end(self) -> Self:
-        if self.until is not None and self.tokens is not None:
-            raise ValueError(
-                f"until is {self.until} and tokens {self.tokens}; a phase has one end: remove one"
-            )
+    def _no_limit_of_its_own(self) -> Self:
         if self.weights == "unimax":
             raise ValueError('a phase has no weights "unimax"; expected "uniform", and mixing.max_repeats')
         return self
@@ -380,19 +374,13 @@ class Mixing(_Section):
             )
         *before, last = self.phases
         for number, phase in enumerate(before, 1):
-            if phase.until is None and phase.tokens is None:
-                raise ValueError(
-                    f"phase {number} has no end; expected until or tokens in every phase but the last"
-                )
-        if (last.until, last.tokens) != (None, None):
-            raise ValueError("the last phase ends with training; remove its until or tokens")
-        for unit in ("until", "tokens"):
-            ends = [end for phase in before if (end := getattr(phase, unit)) is not None]
-            for earlier, later in pairwise(ends):
-                if later <= earlier:
-                    raise ValueError(
-                        f"phases end at {unit} = {earlier} and then {later}; expected ends that rise"
-                    )
+            if phase.until is None:
+                raise ValueError(f"phase {number} has no end; expected until in every phase but the last")
+        if last.until is not None:
+            raise ValueError("the last phase ends with training; remove its until")
+        for earlier, later in pairwise(phase.until or 0.0 for phase in before):
+            if later <= earlier:
+                raise ValueError(f"phases end at until = {earlier} and then {later}; expected ends that rise")
         return self
 
 

@@ -146,4 +146,4 @@ def test_quotas_of_phases_sum_to_the_plan_and_repeats_hold_over_all(sizes, ends,
 
 def test_phases_that_do_not_follow_each_other_are_refused():
     with pytest.raises(InputError, match=r"phase 2 of mixing ends at 400 tokens; expected more than 500"):
-        plan_phases([(500, {"a": 1}), (400, {"a": 1}), (None, {"a": 1})], {"a": 1000})
+        plan_phases([(0.5, {"a": 1}), (0.4, {"a": 1}), (None, {"a": 1})], {"a": 1000})

@@ -123,7 +123,7 @@ def plan_mix(
 
 
 def plan_phases(
-    phases: Sequence[tuple[float | int | None, str | float | Mapping[str, float]]],
+    phases: Sequence[tuple[float | None, str | float | Mapping[str, float]]],
     sizes: Mapping[str, int],
     *,
     total_tokens: int | None = None,
@@ -132,18 +132,15 @@ def plan_phases(
 ) -> tuple[MixPlan, Floats]:
     """(planned tokens of each value over all of training, its tokens in each phase that is left, float64 (K, S)).
 
-    phases: (where it ends: a share below 1 of all tokens, a number of tokens, or None for the end of training; its
-    weights, as in `plan_mix`). Tokens that are `read` fill the first phases; the rest of a phase has its shares.
+    phases: (where it ends: a share below 1 of all tokens, or None for the end of training; its weights, as in
+    `plan_mix`). Tokens that are `read` fill the first phases; the rest of a phase has its shares.
     Other arguments and errors: as in `plan_mix`, with max_repeats over all phases.
     """
     names, available, so_far = _values(sizes, read)
     if total_tokens is None:
         weighed = [_weights(weights, names, available) > 0 for _, weights in phases]
         total_tokens = int(available[np.logical_or.reduce(weighed)].sum())
-    ends = [
-        total_tokens if end is None else round(end * total_tokens) if isinstance(end, float) else end
-        for end, _ in phases
-    ]
+    ends = [total_tokens if end is None else round(end * total_tokens) for end, _ in phases]
     for number, (end, last) in enumerate(zip(ends, [0, *ends], strict=False), 1):
         if not last < end <= total_tokens:
             raise InputError(

@@ -189,7 +189,7 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
         plan = plan_mix("natural", values, max_repeats=mixing.max_repeats)
         quotas = np.maximum(plan.tokens - read, 0.0)[:, np.newaxis]
     else:
-        phases = [(of.until if of.tokens is None else of.tokens, of.weights) for of in mixing.phases]
+        phases = [(of.until, of.weights) for of in mixing.phases]
         limits = {"total_tokens": mixing.total_tokens, "max_repeats": mixing.max_repeats}
         plan, quotas = plan_phases(phases, values, **limits, read=read)
     most = int(plan.epochs.argmax())
