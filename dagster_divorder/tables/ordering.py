@@ -65,10 +65,9 @@ def order(
     by: the columns whose mix every window carries: a column, a list of columns, or a mapping of columns to weights
         (numbers from 1e-6 to 1e6). docs/tables.md lists the column types. A dot names a field of a
         struct: "meta.source".
-    tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers, or a function
-        from a row's text to its number of tokens. By default a row is as long as its text or conversation has
-        characters, or all rows are equally long if no column holds text; a warning says which. The text is the column
-        of strings outside `by` with the most characters.
+    tokens: the length of rows, since mixes are shares of tokens: the name of a column of whole numbers. By default a
+        row is as long as its text or conversation has characters, or all rows are equally long if no column holds
+        text; a warning says which. The text is the column of strings outside `by` with the most characters.
     strategy: a name in docs/sections.md. options: the strategy's own, and `batch` for those that read it.
     seed: 0 or more, of every random choice.
     within: what windows are for, from 0, batches of rows, to 1, sequences into which rows are packed in this order.

@@ -1,4 +1,4 @@
-"""The length of each row of a table: from a column, from a function of its text, or in characters of its text.
+"""The length of each row of a table: from a column, or in characters of its text.
 
 Letters: N rows.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,14 +23,11 @@ from dagster_divorder.view.words import clip
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Tokens = str | Callable[[str], int] | None
+Tokens = str | None
 Ints = NDArray[np.int64]
-NO_TEXT = "no column outside `by` holds text"
 
 LOOKED_AT = 64
 """First rows that are read of columns that may not be needed, such as pictures."""
-TEXTS = 1 << 12
-"""Texts that are Python strings at the same time."""
 A_ROW = 2520
 """Length of every row if there is neither text nor length. Lists of up to ten values can share it evenly. A length
 common to all rows does not change an order."""
@@ -39,40 +36,28 @@ common to all rows does not change an order."""
 def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> Ints:
     """Tokens of each row, int64 (N,).
 
-    tokens: the name of a column of whole numbers; a function from a row's text to a whole number, called once for each
-    row that is not null (nulls count 0); or None, for the characters of the text, or A_ROW if no column holds text,
-    both with a warning. The text is the column of strings or of conversations (lists of records with strings) outside
-    `by` with the most characters.
+    tokens: the name of a column of whole numbers; or None, for the characters of the text, or A_ROW if no column holds
+    text, both with a warning. The text is the column of strings or of conversations (lists of records with strings)
+    outside `by` with the most characters.
 
     Raises:
-        InputError: the column does not exist, a number is missing, negative or not whole, or a function would get no
-            text, since there is none or it is in conversations.
+        InputError: the column does not exist, or a number is missing, negative or not whole.
     """
     if isinstance(tokens, str):
         return _whole(table.column(tokens), f"column {tokens!r}")
-    if tokens is not None and not callable(tokens):
+    if tokens is not None:
         raise InputError(
-            f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, a function of a row's "
-            "text, or None: add lengths to the table as a column"
+            f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, or None: add lengths to the "
+            'table as a column, such as table["tokens"] = table["text"].map(count)'
         )
     characters = _characters(table, by)
-    name = max(characters, key=lambda name: int(characters[name][1].sum()), default="")
-    holds_text, lengths = characters.get(name, (False, np.zeros(0, np.int64)))
-    if tokens is not None:
-        if not holds_text:
-            found = f"the longest column outside `by`, {name!r}, holds conversations" if name else NO_TEXT
-            raise InputError(f"tokens is a function of a row's text, and {found}; name a column of lengths")
-        column = table.column(name)
-        # TEXTS at a time, so that texts are not copied all at once.
-        firsts = range(0, len(column), TEXTS)
-        texts = (value for first in firsts for value in column.slice(first, TEXTS).to_pylist())
-        given = [0 if value is None else tokens(value) for value in texts]
-        return _checked(given, "what tokens gives")
+    name = max(characters, key=lambda name: int(characters[name].sum()), default="")
+    lengths = characters.get(name, np.zeros(0, np.int64))
     if lengths.any():
         told = f": the length of a row is its characters in {name!r}; name a column of lengths"
-        told += ", or give a function of a text" if holds_text else ""
     else:
-        told = f", and {NO_TEXT}: all rows are equally long; name a column of lengths if they differ"
+        told = ", and no column outside `by` holds text: all rows are equally long; name a column of lengths if they "
+        told += "differ"
         lengths = np.full(table.rows, A_ROW)
     warn(f"tokens is not given{told}")
     return lengths
@@ -86,12 +71,12 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=calls)
 
 
-def _characters(table: Table, by: Collection[str]) -> dict[str, tuple[bool, Ints]]:
-    """Column of strings or conversations outside `by` -> (whether it holds strings, characters in its rows, int64
-    (N,)). Columns that cannot be read are left out."""
+def _characters(table: Table, by: Collection[str]) -> dict[str, Ints]:
+    """Column of strings or conversations outside `by` -> characters in its rows, int64 (N,). Columns that cannot be
+    read are left out."""
     import pyarrow as pa
 
-    found, first = dict[str, tuple[bool, Ints]](), table.first(LOOKED_AT)
+    found, first = dict[str, Ints](), table.first(LOOKED_AT)
     for name in table.names:
         with suppress(InputError):
             kind = first.column(name).type
@@ -101,7 +86,7 @@ def _characters(table: Table, by: Collection[str]) -> dict[str, tuple[bool, Ints
             column = table.column(name)
             if _counts(column.type):
                 parts = map(_characters_of, column.chunks)
-                found[name] = is_text(column.type), np.concatenate([np.zeros(0, np.int64), *parts])
+                found[name] = np.concatenate([np.zeros(0, np.int64), *parts])
     return found
 
 
