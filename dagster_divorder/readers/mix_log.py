@@ -12,13 +12,11 @@ step and logged value.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dagster_divorder.errors import InputError
 from dagster_divorder.readers.export import Export, open_export
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ class MixLog:
     """The mix of each step, by trait.
 
     export: the folder of an export in any format, or an open one. batch: rows of a global batch, over all ranks;
-    default: the plan's. traits: names of the traits to log; default: all but `length`. most: values of a trait that
-    are logged by name, those with the most tokens; the rest is `(others)`.
+    default: the plan's. Logged are all traits but `length`, and by name the MOST_VALUES values of each with the most
+    tokens; the rest is `(others)`.
 
     `mix(step)`, for a step from 0, is a dict of plain numbers:
 
@@ -44,40 +42,31 @@ class MixLog:
     - `read/tokens`: tokens read up to there.
 
     Raises:
-        InputError: an unknown trait, or an export without a table of its rows; see also `open_export`. StoreError: see
-        `open_export`.
+        InputError: an export without a table of its rows; see also `open_export`. StoreError: see `open_export`.
     """
 
-    def __init__(
-        self,
-        export: str | Path | Export,
-        *,
-        batch: int | None = None,
-        traits: Collection[str] | None = None,
-        most: int = MOST_VALUES,
-    ) -> None:
+    def __init__(self, export: str | Path | Export, *, batch: int | None = None) -> None:
         from scipy.sparse import csr_matrix
 
         self.export = open_export(export, rows=False) if isinstance(export, str | Path) else export
         table, self.batch = self.export.table, batch or self.export.batch
-        if unknown := [name for name in traits or () if name not in table.traits]:
-            raise InputError(f"there is no trait {unknown[0]!r}; expected one of {', '.join(table.traits)}")
         rows = self.export.in_file(np.arange(len(self.export)))
         begins = np.append(np.arange(0, len(rows), self.batch), len(rows))
         in_step = csr_matrix((np.ones(len(rows)), rows, begins), (len(begins) - 1, len(table.tokens)))
         tokens = in_step @ table.tokens
         counted = np.maximum(in_step @ table.counted, 1)
         columns = {"read/tokens": np.cumsum(tokens)}
-        for name in traits or [name for name in table.traits if name != "length"]:
-            trait = table.traits[name]
+        for name, trait in table.traits.items():
+            if name == "length":
+                continue
             of_rows = csr_matrix(
                 (trait.tokens, trait.values, trait.offsets), (len(table.tokens), len(trait.names))
             )
             of_steps = in_step @ of_rows
             whole = np.asarray(of_steps.sum(0)).ravel()
-            shown = np.argsort(-whole, kind="stable")[:most]
+            shown = np.argsort(-whole, kind="stable")[:MOST_VALUES]
             logged = {trait.names[value]: of_steps[:, [value]].toarray().ravel() for value in shown.tolist()}
-            if most < len(whole):
+            if len(whole) > MOST_VALUES:
                 logged[OTHERS] = np.asarray(of_steps.sum(1)).ravel() - sum(logged.values())
             for value, read in logged.items():
                 columns[f"mix/{name}/{value}"] = read / counted

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_list, is_text
 from dagster_divorder.core.checks import whole_numbers
@@ -47,8 +47,8 @@ def row_tokens(table: Table, tokens: Tokens, by: Collection[str]) -> Ints:
         return _whole(table.column(tokens), f"column {tokens!r}")
     if tokens is not None:
         raise InputError(
-            f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, or None: add lengths to the "
-            'table as a column, such as table["tokens"] = table["text"].map(count)'
+            f"tokens is {clip(repr(tokens), 60)}; expected the name of a column of lengths, or None: add lengths as a "
+            'column, such as table["tokens"] = table["text"].map(count)'
         )
     characters = _characters(table, by)
     name = max(characters, key=lambda name: int(characters[name].sum()), default="")
@@ -127,10 +127,8 @@ def _whole(column: pa.ChunkedArray, title: str) -> Ints:
     if column.null_count or (types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py()):
         raise InputError(f"tokens is {title}, which lacks some numbers; expected one for each row: fill them")
     try:
-        return _checked(column.cast(pa.int64()).to_numpy(), title)
+        return whole_numbers(title, column.cast(pa.int64()).to_numpy(), each="row").astype(
+            np.int64, copy=False
+        )
     except pa.ArrowInvalid as error:
         raise InputError(f"tokens is {title}, and {error}; expected whole numbers of 0 or more") from error
-
-
-def _checked(numbers: ArrayLike, title: str) -> Ints:
-    return whole_numbers(title, numbers, each="row").astype(np.int64, copy=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagster_divorder.errors import InputError
+from dagster_divorder.readers import mix_log
 from dagster_divorder.torch import MixLog, SequenceDataset, open_export
 from dagster_divorder.write.exports import FORMATS
 from tests.readers.made import write_export
@@ -36,7 +36,9 @@ def export(
     return path, [held[row] for row in rows.epochs.reshape(-1).tolist()]
 
 
-def test_a_step_is_logged_as_its_batch_holds_it(export: tuple[Path, list[Any]]) -> None:
+def test_a_step_is_logged_as_its_batch_holds_it(
+    export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, rows = export
     mix = MixLog(path)
     whole = sum(rows, Counter[str]())
@@ -55,15 +57,14 @@ def test_a_step_is_logged_as_its_batch_holds_it(export: tuple[Path, list[Any]]) 
                 **{f"read/source/{name}": EPOCHS * read[name] / whole[name] for name in NAMES_OF},
             }
         )
-    few = MixLog(path, most=1)(0)
+    monkeypatch.setattr(mix_log, "MOST_VALUES", 1)
+    few = MixLog(path)(0)
     assert few["mix/source/(others)"] == pytest.approx(
         1 - max(few[f"mix/source/{n}"] for n in NAMES_OF if f"mix/source/{n}" in few)
     )
     assert few["distance/source"] == pytest.approx(mix(0)["distance/source"])
     with pytest.raises(IndexError, match=f"has steps 0 to {len(mix) - 1}, not {len(mix)}"):
         mix(len(mix))
-    with pytest.raises(InputError, match="there is no trait 'sources'; expected one of source, length"):
-        MixLog(path, traits=["sources"])
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
