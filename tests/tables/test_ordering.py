@@ -236,7 +236,7 @@ def test_what_arrow_cannot_do_is_said_in_a_sentence(table: Any) -> None:
         ("none", "lacks some numbers"),
         ("nan", "lacks some numbers"),
         (7, "tokens is 7; expected the name of a column"),
-        ([9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths to the table as a column"),
+        ([9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths as a column"),
         (len, "tokens is <built-in function len>; expected the name of a column"),
     ],
 )
