@@ -9,7 +9,7 @@ _SMALL = "`divorder prove` makes three trainings an order, of two epochs each, w
 SETTINGS: dict[str, str] = {
     "advanced.decoder_tokens": "it is 2,000,000",
     "advanced.film_frames": "it is 150",
-    "advanced.map_documents": "it is 20,000",
+    "advanced.map_documents": "it is 10,000",
     "advanced.settle_seconds": "the sensor waits for files that are being written",
     "advanced.silhouette_documents": "it is 10,000",
     "advanced.stored": "vectors are stored as float32",

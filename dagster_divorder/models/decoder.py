@@ -2,8 +2,8 @@
 
 Letters: V vocabulary, D width.
 
-The token table, its rows weighted by idf, becomes the embedding of a Llama of LAYERS layers. Its layers add nothing,
-and NORM_EPSILON is far above the square of hidden states, which makes the norms almost linear. So a document's mean
+The token table, its rows weighted by idf, becomes the embedding of a Llama of one layer, which adds nothing, and
+NORM_EPSILON is far above the square of hidden states, which makes the norms almost linear. So a document's mean
 hidden state is about the weighted mean of its tokens' vectors, which is its shallow vector.
 
 Guarantee: an ordinary Hugging Face checkpoint that holds every weight of its architecture; the same bytes for the same
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from dagster_divorder.models.checkpoint import TOKENIZER, embedding_table, read_object, write_checkpoint
 
-LAYERS = 2
 NORM_EPSILON = 10.0
 
 
@@ -41,7 +40,7 @@ def make_decoder(base: Path, directory: Path, weights: NDArray[np.float32], *, s
         **read_object(base / "config.json"),
         "architectures": ["LlamaModel"],
         "intermediate_size": 2 * table.shape[1],
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": 1,
         "rms_norm_eps": NORM_EPSILON,
     }
     with torch.random.fork_rng(devices=[]), torch.no_grad():

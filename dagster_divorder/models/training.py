@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,24 +50,28 @@ LOGITS = 1 << 25
 RANKED_BATCHES = 4
 """Batches before each of RANKED_AT whose gradients are ranked."""
 
-Texts = tuple[NDArray[np.integer], NDArray[np.int64], NDArray[np.bool_]]
-"""ids, lengths and counts, as `validation.text_losses` takes them."""
+
+class Heldout(NamedTuple):
+    """Texts to validate on after each epoch, read one by one in windows of L tokens. sources: by name, rising. source:
+    of each text, its place among them, int64 (n,). ids, lengths, counts: as `validation.text_losses` takes them."""
+
+    sources: Sequence[str]
+    source: NDArray[np.int64]
+    ids: NDArray[np.integer]
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """One training.
-
-    classes: int64 (V,), the class of each token id. class_count: number of classes. heldout: source -> texts to
-    validate on after each epoch, read one by one in windows of L tokens.
-    """
+    """One training. classes: int64 (V,), the class of each token id. class_count: number of classes."""
 
     classes: NDArray[np.int64]
     class_count: int
     seed: int
     batch: int
     device: str
-    heldout: Mapping[str, Texts]
+    heldout: Heldout
     learning_rate: float
 
 
@@ -128,7 +132,7 @@ def train(
     trained = Trained(
         losses=np.full(steps, np.nan, np.float32),
         norms=np.full(steps, np.nan, np.float32),
-        heldout=np.full((epochs, len(task.heldout)), np.nan),
+        heldout=np.full((epochs, len(task.heldout.sources)), np.nan),
         ranks=np.full((len(RANKED_AT), len(MATRICES)), np.nan),
     )
     ranked = [max(1, round(at * steps)) for at in RANKED_AT]
@@ -190,18 +194,19 @@ def _micro_batches(
         yield classes[at : at + most, :-1], targets[at : at + most], share
 
 
-def _heldout_losses(task: Task, model: torch.nn.Module, length: int) -> list[float]:
+def _heldout_losses(task: Task, model: torch.nn.Module, length: int) -> NDArray[np.float64]:
     """The loss of each source, by name; NaN for a source without a token."""
-    found = []
-    for source in sorted(task.heldout):
-        tokens, losses = text_losses(
-            model,
-            *task.heldout[source],
-            window=length,
-            batch_tokens=max(length, LOGITS // task.class_count),
-        )
-        found.append(losses.sum() / tokens.sum() if tokens.any() else math.nan)
-    return found
+    sources, source = task.heldout.sources, task.heldout.source
+    each = text_losses(
+        model,
+        task.heldout.ids,
+        task.heldout.lengths,
+        task.heldout.counts,
+        window=length,
+        batch_tokens=max(length, LOGITS // task.class_count),
+    )
+    tokens, losses = (np.bincount(source, of_texts, len(sources)) for of_texts in each)
+    return np.divide(losses, tokens, out=np.full(len(sources), np.nan), where=tokens > 0)
 
 
 def stable_rank(gradient: torch.Tensor) -> float:

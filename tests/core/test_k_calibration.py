@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.metrics import silhouette_score
-from threadpoolctl import threadpool_limits
 
-from dagster_divorder.core.topics.k_calibration import distances, recommended, silhouette
+from dagster_divorder.core.topics.k_calibration import recommended, silhouette
+from dagster_divorder.core.vectors.unit import unit_rows
 
 
 @pytest.mark.parametrize(
@@ -25,18 +25,30 @@ def test_the_highest_number_within_five_percent_of_the_peak_is_recommended(means
     assert recommended(means) == chosen
 
 
-def test_silhouettes_are_those_by_cosine_whatever_the_number_of_threads():
+@pytest.mark.parametrize("clusters", [2, 5, 150], ids=["two", "five", "many of one"])
+def test_silhouettes_are_those_of_scikit_learn_by_cosine(clusters):
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 5, 400)
-    vectors = (rng.normal(size=(5, 16))[labels] + rng.normal(size=(400, 16))).astype(np.float32)
-    expected = silhouette_score(vectors, labels, metric="cosine")
-    assert_allclose(silhouette(distances(vectors), labels), expected, atol=1e-5)
-    with threadpool_limits(1):
-        alone = distances(vectors)
-    assert alone.tobytes() == distances(vectors).tobytes()
+    labels = rng.integers(0, clusters, 400)
+    vectors = unit_rows(
+        (rng.normal(size=(clusters, 16))[labels] + rng.normal(size=(400, 16))).astype(np.float32)
+    )
+    vectors[7] = 0
+    assert_allclose(
+        silhouette(vectors, labels), silhouette_score(vectors, labels, metric="cosine"), atol=1e-6
+    )
+
+
+def test_labels_that_nobody_has_change_nothing():
+    vectors = unit_rows(np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
+    labels = np.arange(40) % 3
+    assert silhouette(vectors, labels) == silhouette(vectors, 2 * labels)
+
+
+def test_equal_vectors_have_no_silhouette():
+    assert silhouette(np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])) == 0
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0]], ids=["one", "all apart", "one document"])
 def test_where_there_is_no_silhouette_it_is_zero(labels):
     vectors = np.eye(3, dtype=np.float32)[: len(labels)]
-    assert silhouette(distances(vectors), np.array(labels)) == 0
+    assert silhouette(vectors, np.array(labels)) == 0

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from dagster_divorder.models import training
 from dagster_divorder.models.training import (
     MATRICES,
+    Heldout,
     Task,
     count_weights,
     make_model,
@@ -45,9 +46,12 @@ def data(rows: int, epochs: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def texts(*lengths: int, seed: int = 3) -> training.Texts:
-    ids = np.random.default_rng(seed).integers(0, VOCABULARY, sum(lengths))
-    return ids, np.array(lengths), np.ones(len(ids), bool)
+def texts(**sources: tuple[int, ...]) -> Heldout:
+    """Source -> lengths of its texts."""
+    lengths = np.array([length for of in sources.values() for length in of], np.int64)
+    source = np.repeat(np.arange(len(sources)), [len(of) for of in sources.values()])
+    ids = np.random.default_rng(3).integers(0, VOCABULARY, lengths.sum())
+    return Heldout(list(sources), source, ids, lengths, np.ones(len(ids), bool))
 
 
 def task(**changes: Any) -> Task:
@@ -58,7 +62,7 @@ def task(**changes: Any) -> Task:
         batch=BATCH,
         learning_rate=3e-3,
         device="cpu",
-        heldout={},
+        heldout=texts(),
     )
     return replace(made, **changes)
 
@@ -96,7 +100,7 @@ def test_it_is_a_plain_loop_over_consecutive_batches(monkeypatch: pytest.MonkeyP
 
 def test_the_same_training_gives_the_same_bytes_and_tokens_are_counted() -> None:
     arrays, heard = data(16), []
-    of = task(heldout={"a": texts(LENGTH, 3)})
+    of = task(heldout=texts(a=(LENGTH, 3)))
     found, again = (train(of, arrays, heard.append) for _ in range(2))
     for name, array in found._asdict().items():
         assert np.array_equal(array, getattr(again, name)), name
@@ -114,20 +118,20 @@ def test_what_does_not_count_is_not_learnt() -> None:
 
 
 def test_held_out_texts_are_read_alone_after_each_epoch() -> None:
-    nothing = (np.zeros(0, np.int64), np.array([0]), np.zeros(0, bool))
-    read = texts(LENGTH, 5, LENGTH + 4)
-    found = train(task(learning_rate=1e-9, heldout={"b": nothing, "a": read}), data(8, epochs=2))
+    read = texts(a=(LENGTH, 5, LENGTH + 4), b=(0,), c=(7,))
+    found = train(task(learning_rate=1e-9, heldout=read), data(8, epochs=2))
     # So slow a training leaves the model as it was.
     model, losses = make_model(VOCABULARY, LENGTH, 1), []
-    windows = (slice(0, 12), slice(12, 17), slice(17, 29), slice(28, 33))
+    windows = (slice(0, 12), slice(12, 17), slice(17, 29), slice(28, 33), slice(33, 40))
     for window in windows:
-        tokens = torch.from_numpy(read[0][window])[None]
+        tokens = torch.from_numpy(read.ids[window])[None]
         with torch.no_grad():
             scores = model(input_ids=tokens[:, :-1]).logits
-        losses += cross_entropy(scores[0], tokens[0, 1:], reduction="none").tolist()
-    assert found.heldout.shape == (2, 2)
-    np.testing.assert_allclose(found.heldout[:, 0], np.mean(losses), atol=1e-5)
+        losses.append(cross_entropy(scores[0], tokens[0, 1:], reduction="none").tolist())
+    assert found.heldout.shape == (2, 3)
+    np.testing.assert_allclose(found.heldout[:, 0], np.concatenate(losses[:4]).mean(), atol=1e-5)
     assert np.isnan(found.heldout[:, 1]).all()
+    np.testing.assert_allclose(found.heldout[:, 2], np.mean(losses[4]), atol=1e-5)
 
 
 def test_the_learning_rate_rises_and_falls() -> None:

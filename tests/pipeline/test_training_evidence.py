@@ -351,7 +351,7 @@ def test_conversations_are_validated_whole_by_what_is_trained_on(
     run = planned(chat_settings({"tokens": 4_000}))
     task = stage.make_task(run, stage.Sequences.of(run), [])
     heldout, mask = load_heldout(run), load_loss_mask(run)
-    _, lengths, counts = (np.concatenate(arrays) for arrays in zip(*task.heldout.values(), strict=True))
+    lengths, counts = task.heldout.lengths, task.heldout.counts
     assert sorted(lengths) == sorted(run.column("token_counts", "lengths")[heldout.documents])
     assert counts.sum() == mask.tokens(np.flatnonzero(heldout.documents)).sum() < len(counts)
 

@@ -28,8 +28,8 @@ NEIGHBOURS = 15
 PCA_ROWS = 5_000
 """Most vectors that the PCA is fitted on."""
 START_NOISE = 1e-4
-EPOCHS = 200
-"""Passes of the layout, umap-learn's default above 10,000 points; its 500 for fewer points are hardly better."""
+EPOCHS = 100
+"""Passes of the layout. umap-learn's 200 or 500 are hardly better."""
 
 
 def fit(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:

@@ -3,8 +3,10 @@
 The silhouette measures how well clusters are separated, and falls if k splits them. An order gains from many clusters,
 because it mixes only what it can distinguish.
 
-Letters: N vectors, D dims.
-Cost: `distances` O(N^2 D), `silhouette` O(N^2); for SAMPLE vectors 400 MB, and a quarter of a second a clustering.
+Letters: N vectors, D dims, K clusters.
+The mean cosine distance of a vector x of length 1 to a cluster is 1 - <x, mean of the cluster>, so no distance of two
+vectors is needed: scikit-learn's silhouettes, a hundred times as fast.
+Cost: O(N K D).
 Sources: Rousseeuw 1987 (silhouettes); Diversity-Ordered Training (`--calibrate-k`: 10,000 documents at random, within
 5 % of the peak).
 Known weakness: the silhouettes of two fits to one corpus differ by about CLOSE, so neighbouring numbers may change
@@ -25,22 +27,23 @@ SAMPLE = 10_000
 CLOSE = 0.05
 
 
-def distances(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Cosine distances float32 (N, N) of vectors float32 (N, D)."""
-    from sklearn.metrics.pairwise import cosine_distances
-
-    with one_blas_thread():  # its last bits would depend on the number of threads
-        return np.asarray(cosine_distances(vectors), np.float32)
-
-
-def silhouette(between: NDArray[np.float32], labels: NDArray[np.integer]) -> float:
-    """Mean silhouette by distances (N, N) and labels int (N,); 0 where it is not defined, because all labels are equal
-    or all are different."""
-    from sklearn.metrics import silhouette_samples
-
-    if not 1 < len(np.unique(labels)) < len(labels):
+def silhouette(vectors: NDArray[np.float32], labels: NDArray[np.integer]) -> float:
+    """Mean silhouette by cosine distance of vectors (N, D) of length 1 or 0, and labels int (N,) from 0 to K - 1; 0
+    where it is not defined, because all labels are equal or all are different."""
+    sizes = np.bincount(labels)
+    if not 1 < np.count_nonzero(sizes) < len(labels):
         return 0.0
-    return float(silhouette_samples(between, labels, metric="precomputed").mean(dtype=np.float64))
+    rows, vectors = np.arange(len(labels)), vectors.astype(np.float64)
+    sums = np.zeros((len(sizes), vectors.shape[1]))
+    np.add.at(sums, labels, vectors)
+    with one_blas_thread():  # its last bits would depend on the number of threads
+        apart = sizes - vectors @ sums.T  # sums of distances, (N, K)
+    own = apart[rows, labels] - (1 - np.square(vectors).sum(axis=1))
+    inside = own / np.maximum(sizes[labels] - 1, 1)
+    apart[rows, labels] = np.inf
+    nearest = (apart[:, sizes > 0] / sizes[sizes > 0]).min(axis=1)
+    widths = (nearest - inside) / np.maximum(np.maximum(inside, nearest), np.finfo(float).tiny)
+    return float(np.where(sizes[labels] > 1, widths, 0.0).mean())
 
 
 def as_good_as(best: float) -> float:

@@ -66,7 +66,7 @@ from dagster_divorder.view.words import count, fixed
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.training import Task, Texts
+    from dagster_divorder.models.training import Heldout, Task
 
 STAGE = "training_evidence"
 ALL = "all, equal shares"
@@ -77,7 +77,7 @@ STEPS = 250
 """Least steps of an epoch."""
 HELD_OUT_SHARE = 0.05
 """Tokens to validate on after each epoch, as a share of the training tokens; equally many of every source."""
-TRAINED_VERSION = 4
+TRAINED_VERSION = 5
 """Version of the training code, part of every training's name: a change of the summary alone keeps the trainings."""
 TOKENS_A_WORKER = 500_000
 """Fewest tokens for which a worker is started: to start torch takes as long as to train on some 200,000."""
@@ -106,9 +106,9 @@ def _train_in_each_order(run: Run) -> Made:
     kept = {name: file for name, file in before.files.items() if store.exists(file)} if before else {}
     known = {**kept, **store.hashed(folder)}
     trainings, arrays = list[_Training](), dict[str, bytes]()
-    texts = {f"{source} {at}": array for source, of in task.heldout.items() for at, array in enumerate(of)}
-    every = xxhash.xxh3_128_hexdigest(pack_arrays({"classes": task.classes, **texts}))
-    decides = [TRAINED_VERSION, every, task.batch, task.device]
+    sources, *texts = task.heldout
+    every = pack_arrays({"classes": task.classes, **{str(at): array for at, array in enumerate(texts)}})
+    decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), sources, task.batch, task.device]
     for name in orders_of(run.settings):
         for seed in range(SEEDS):
             read = pack_arrays(sequences.read_in(trained_order(name), seed))
@@ -160,7 +160,7 @@ def _train_in_each_order(run: Run) -> Made:
             }
             for each, records in trained.items()
             for epoch, losses in enumerate(records.heldout)
-            for source, loss in zip([*sorted(task.heldout), ALL], [*losses, losses.mean()], strict=True)
+            for source, loss in zip([*sources, ALL], [*losses, losses.mean()], strict=True)
         ],
         "summary": File(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY), "json"),
     }
@@ -339,32 +339,33 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     )
 
 
-def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> dict[str, Texts]:
-    """Source -> some of its held-out documents. classes: of token ids. tokens: of an epoch."""
+def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> Heldout:
+    """Some held-out documents of every source. classes: of token ids. tokens: of an epoch."""
     from dagster_divorder.models.chat_tokens import encode_trained
     from dagster_divorder.models.tokenize import load_reference
+    from dagster_divorder.models.training import Heldout
 
-    table, base = heldout_table(run, load_heldout(run)), load_base_model(run)
-    if not table.num_rows:
+    rows = heldout_table(run, load_heldout(run)).to_pylist()
+    if not rows:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents"
         )
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in table.drop_columns(["id", "record"]).to_pylist():
-        rows.setdefault(row["source"] or "", []).append(row)
-    heldout, most, encoder = dict[str, Any](), HELD_OUT_SHARE * tokens / len(rows), base.encoder()
-    for source in sorted(rows):
-        texts = [row["text"] or "" for row in rows[source]]
-        if run.settings.has_chats:
-            spans = [[(span["first"], span["last"]) for span in row["trained"]] for row in rows[source]]
-            ids, lengths, counts = encode_trained(texts, spans, load_reference(base.directory))
-        else:
-            ids, lengths = encoder.encode(texts)
-            counts = np.ones(len(ids), bool)
-        ends = np.cumsum(lengths)
-        kept = max(1, int(np.searchsorted(ends, most, side="right")))
-        heldout[source] = classes[ids[: ends[kept - 1]]], lengths[:kept], counts[: ends[kept - 1]]
-    return heldout
+    rows.sort(key=lambda row: row["source"] or "")
+    texts, base = [row["text"] or "" for row in rows], load_base_model(run)
+    if run.settings.has_chats:
+        spans = [[(span["first"], span["last"]) for span in row["trained"]] for row in rows]
+        ids, lengths, counts = encode_trained(texts, spans, load_reference(base.directory))
+    else:
+        ids, lengths = base.encoder().encode(texts)
+        counts = np.ones(len(ids), bool)
+    sources, first, source = np.unique(
+        [row["source"] or "" for row in rows], return_index=True, return_inverse=True
+    )
+    ends = np.cumsum(lengths)
+    kept = ends - (ends - lengths)[first][source] <= HELD_OUT_SHARE * tokens / len(sources)
+    kept[first] = True
+    inside = np.repeat(kept, lengths)
+    return Heldout(sources.tolist(), source[kept], classes[ids[inside]], lengths[kept], counts[inside])
 
 
 def _summary(
@@ -373,7 +374,7 @@ def _summary(
     """All figures that people see, at the learning rate that suits the shuffled sequences best."""
     from dagster_divorder.models.training import MATRICES, count_weights
 
-    orders, sources = orders_of(run.settings), sorted(task.heldout)
+    orders, sources = orders_of(run.settings), task.heldout.sources
     by: dict[tuple[str, float], list[Trained]] = {}
     for each, trained in results.items():
         by.setdefault((each.order, each.rate), []).append(trained)

@@ -26,7 +26,7 @@ from dagster_divorder.store.arrays import pack, pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
 from dagster_divorder.store.state import Receipt
 
-DOCUMENTS = 20_000
+DOCUMENTS = 10_000
 """Most documents of a map: more make it fuller, at more time."""
 ARRAYS = "map.safetensors"
 
@@ -94,7 +94,7 @@ def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
 
 MAP_FIT: PinnedFit = PinnedFit(
     name="map_fit",
-    version=4,
+    version=5,
     asset=False,
     description="The map of the documents.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "heldout_copies"),

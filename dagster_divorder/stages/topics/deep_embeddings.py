@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 Result = TypeVar("Result")
 
+NARROW_BYTES = 1 << 24
+"""Bytes of text in which the bootstrap's decoder takes longer than torch to load."""
+
 
 def _embed_of(run: Run) -> Embed:
     model = load_deep_model(run)
@@ -135,17 +138,18 @@ def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: 
         facts=facts,
         by_text=True,
         compute=embed_of,
-        needs=lambda run, missing: _needs(run, embed_of(run)),
+        needs=lambda run, missing: _needs(run, embed_of(run), sum(work.new.text_bytes for work in missing)),
         **others,
     )
     return stage
 
 
-def _needs(run: Run, embed: Embed) -> Needs:
+def _needs(run: Run, embed: Embed, text_bytes: int) -> Needs:
     """One process for each GPU, or for each group of GPUs that share a model. On CPUs, one process for each machine,
-    with all its cores."""
+    with all its cores; of the bootstrap's decoder one for each NARROW_BYTES of text."""
     if embed.spec.device != "cuda":
-        return {"workers": max(1, run.engine.workers // embed.threads), "threads": embed.threads}
+        most = 1 + text_bytes // NARROW_BYTES if load_deep_model(run).narrow else run.engine.workers
+        return {"workers": max(1, min(most, run.engine.workers // embed.threads)), "threads": embed.threads}
     gpus, here = embed.processes, max(1, run.engine.gpus)
     if here < gpus:
         raise SettingsError(

@@ -163,7 +163,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 DEEP_MODEL = PinnedFit(
     name=STAGE,
-    version=4,
+    version=5,
     asset=False,
     description="The model whose hidden states deep_embeddings pools, and whose gradients gradient_embeddings takes.",
     reads=("raw_docs", "base_model", "heldout_copies"),

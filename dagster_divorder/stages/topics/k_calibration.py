@@ -13,7 +13,8 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import assign, fit, most_points
-from dagster_divorder.core.topics.k_calibration import SAMPLE, distances, recommended, silhouette
+from dagster_divorder.core.topics.k_calibration import SAMPLE, recommended, silhouette
+from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.corpus.sample import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
@@ -37,7 +38,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     most = min(max(SAMPLE, most_points(values[-1])), space.most_rows(run.view))
     vectors = space.rows(run.view, records_by_text(run.records, run.view, most))
     sample = vectors[:SAMPLE]
-    between = distances(sample - sample.mean(axis=0) if space.centre else sample)
+    directions = unit_rows(sample - sample.mean(axis=0) if space.centre else sample)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     if above := [k for k in tried if k > documents]:
@@ -52,7 +53,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
         rows.append(
             {
                 "k": k,
-                "silhouette": silhouette(between, labels),
+                "silhouette": silhouette(directions, labels),
                 "clusters": len(sizes),
                 "smallest": int(sizes.min()),
                 "median": float(np.median(sizes)),
@@ -90,7 +91,7 @@ def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=9,
+    version=10,
     description="How many clusters to make: the highest number whose silhouette is within 5 % of the best. "
     '`clusters.k = "auto"` takes it. Measured again once enough documents have changed; `fitted` says why.',
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
