@@ -9,14 +9,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import dagster as dg
 from dagster.components.core.component_tree import ComponentTreeException
 from pydantic import BaseModel, Field
 
-from dagster_divorder.errors import DivOrderError
+from dagster_divorder.errors import DivOrderError, SettingsError
 
 CONFIG = "divorder.toml"
 
@@ -60,12 +60,19 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
     `dg scaffold defs dagster_divorder.DivOrderComponent news --paths 'data/news/*.jsonl'` writes settings for a corpus.
     """
 
+    settings: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver.default(
+            description="The settings, in the same tables as divorder.toml. Paths are relative to this file's folder. "
+            "Give either settings or config.",
+        ),
+    ] = None
     config: Annotated[
-        str,
+        str | None,
         dg.Resolver.default(
             description="The settings file, relative to this file's folder.",
         ),
-    ] = CONFIG
+    ] = None
     key_prefix: Annotated[
         str | None,
         dg.Resolver.default(
@@ -101,13 +108,18 @@ class DivOrderComponent(dg.Component, dg.Resolvable):
             ComponentTreeException: as `build_definitions`.
         """
         from dagster_divorder.defs.factory import build_definitions
+        from dagster_divorder.settings import load_settings
 
         # A component made in Python may have no file.
         file = getattr(context.component_loc, "file_path", Path.cwd())
         file = file / "defs.yaml" if file.is_dir() else file
         try:
+            if (self.settings is None) == (self.config is None):
+                which = "neither" if self.config is None else "both"
+                raise SettingsError(f"expected either settings or config; the component has {which}")
+            config = None if self.config is None else file.parent / os.path.expanduser(self.config)
             return build_definitions(
-                file.parent / os.path.expanduser(self.config),
+                load_settings(config or self.settings, within=file),
                 # A template such as {{ env.YEAR }} gives a number.
                 key_prefix=str(self.key_prefix or ""),
                 upstream=self.upstream,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,22 @@ from tests.conftest import topic_records, write_jsonl
 from tests.defs.conftest import CONFIG
 
 TYPE = "dagster_divorder.DivOrderComponent"
+
+
+def tables(name: str) -> dict[str, Any]:
+    """Settings of a corpus of the project."""
+    places = {"store": "store", "output": "curated"}
+    written = {
+        section: {"path": f"{{{{ context.project_root }}}}/out/{name}/{place}"}
+        for section, place in places.items()
+    }
+    settings = tomllib.loads(CONFIG)
+    return {
+        **settings,
+        "input": {**settings["input"], "paths": [f"{{{{ context.project_root }}}}/data/{name}.jsonl"]},
+        "store": written["store"],
+        "output": {**settings["output"], **written["output"]},
+    }
 
 
 @pytest.fixture
@@ -57,36 +74,40 @@ def refusal(project: DefsFolderSandbox) -> str:
     return str(refused.value)
 
 
-def news(project: DefsFolderSandbox, folder: Path) -> Path:
-    """A settings file of a corpus of the project, in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "divorder.toml"
-    file.write_text(CONFIG.replace('"docs.jsonl"', f'"{project.project_root}/data/news.jsonl"'))
-    return file
-
-
-def test_the_settings_stand_beside_the_yaml_or_in_a_file_that_it_names(project: DefsFolderSandbox) -> None:
-    places = {
-        "{{ context.project_root }}/divorder.toml": project.project_root,
-        "../../../../divorder.toml": project.project_root,
-        None: project.defs_folder_path / "news",
+def test_settings_stand_in_the_yaml_or_in_a_file(project: DefsFolderSandbox) -> None:
+    root, text = project.project_root, CONFIG.replace('"docs.jsonl"', '"data/news.jsonl"')
+    for place in ("store", "curated"):
+        text = text.replace(f'"{place}"', f'"out/news/{place}"')
+    (root / "news.toml").write_text(text)
+    expected = {
+        spec.key.to_user_string(): (spec.code_version, spec.deps, spec.group_name)
+        for spec in build_definitions(root / "news.toml", key_prefix="news").resolve_all_asset_specs()
     }
-    for config, folder in places.items():
-        expected = build_definitions(news(project, folder), key_prefix="news").resolve_all_asset_specs()
-        write(project, "news", {"key_prefix": "news"} | ({"config": config} if config else {}))
+    assert "news/greedy_order" in expected
+    relative = tables("news") | {
+        "input": {**tables("news")["input"], "paths": ["../../../../data/news.jsonl"]}
+    }
+    for given in (
+        {"settings": tables("news")},
+        {"settings": relative},
+        {"config": "{{ context.project_root }}/news.toml"},
+        {"config": "../../../../news.toml"},
+    ):
+        write(project, "news", {**given, "key_prefix": "news"})
         loaded = specs(project)
-        assert "news/greedy_order" in loaded
-        assert {key: (spec.code_version, spec.deps, spec.group_name) for key, spec in loaded.items()} == {
-            spec.key.to_user_string(): (spec.code_version, spec.deps, spec.group_name) for spec in expected
-        }
+        assert {
+            key: (spec.code_version, spec.deps, spec.group_name) for key, spec in loaded.items()
+        } == expected
 
 
 @pytest.mark.parametrize(
     ("attributes", "sentence"),
     [
+        ({}, "expected either settings or config; the component has neither"),
         ({"config": "none.toml"}, "none.toml', which is not a file; give the path of a TOML file"),
+        ({"settings": {"inptu": {}}}, "unknown key 'inptu'; did you mean 'input"),
         (
-            {"upstream": {"raw_doc": ["x"]}},
+            {"settings": tables("news"), "upstream": {"raw_doc": ["x"]}},
             "upstream names 'raw_doc'; expected what reads files here: raw_docs",
         ),
     ],
@@ -95,7 +116,6 @@ def test_what_cannot_be_used_is_refused_in_a_sentence_that_names_the_file(
     project: DefsFolderSandbox, attributes: dict[str, Any], sentence: str
 ) -> None:
     folder = write(project, "news", attributes)
-    news(project, folder)
     said = refusal(project)
     assert said.startswith(f"{folder / 'defs.yaml'}: ")
     assert sentence in said
