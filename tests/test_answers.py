@@ -95,7 +95,7 @@ COMMANDS = {
     "compare": [],
     "where": ["--step", "0..1"],
     "freeze": ["--step", "1"],
-    "init": ["docs.jsonl", "--config", "other.toml"],
+    "init": ["docs.jsonl", "--config", "other.toml", "--yes"],
     "report": [],
     "prune": ["--dry-run"],
 }

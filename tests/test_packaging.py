@@ -129,7 +129,7 @@ def test_the_metadata_name_what_the_project_needs(metadata: Message) -> None:
 def test_the_installed_command_goes_from_records_to_an_output(python: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     divorder = python.with_name("divorder")
-    run(divorder, "init", "docs.jsonl", cwd=tmp_path)
+    run(divorder, "init", "docs.jsonl", "--yes", cwd=tmp_path)
     run(divorder, "run", cwd=tmp_path, **{f"DIVORDER_{name}": value for name, value in SMALL.items()})
     output = tmp_path / "divorder/curated"
     records, ordered = (

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Container, Mapping, Sequence
+from contextlib import nullcontext
 
 from dagster_divorder import __version__
 from dagster_divorder.cli import evidence, init, runs, training
@@ -107,13 +108,14 @@ def command_parser(given: Container[str] | None = None) -> argparse.ArgumentPars
         if given is None or verb.name in given:
             for add in verb.add:
                 add(verb_parser)
-        verb_parser.set_defaults(answer=verb.answer)
+        verb_parser.set_defaults(answer=verb.answer, asks=verb.asks)
     return parser
 
 
 def _run(options: Options) -> int:
     try:
-        with STANDARD_ERROR(options.command):
+        # A progress bar would overwrite questions.
+        with nullcontext() if options.asks else STANDARD_ERROR(options.command):
             answer = options.answer(options)
         if getattr(options, "json", False):
             import orjson
@@ -125,8 +127,9 @@ def _run(options: Options) -> int:
     except DivOrderError as error:
         print(f"divorder: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("divorder: stopped; the next run resumes here", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        said = stop.args[0] if stop.args else "the next run resumes here"
+        print(f"divorder: stopped; {said}", file=sys.stderr)
         return 130
     return 0 if answer.passed else 1
 

@@ -21,7 +21,7 @@ Options = argparse.Namespace
 
 class Verb(NamedTuple):
     """One command of `divorder`. does: its help. example: a line to copy. cost: time, in words. answer: computes the
-    answer from the options. add: add its arguments to its parser."""
+    answer from the options. add: add its arguments to its parser. asks: whether it asks questions on a terminal."""
 
     name: str
     does: str
@@ -29,6 +29,7 @@ class Verb(NamedTuple):
     cost: str
     answer: Callable[[Options], Answer]
     add: Sequence[Callable[[argparse.ArgumentParser], object]] = ()
+    asks: bool = False
 
 
 def argument(*names: str, **given: Any) -> Callable[[argparse.ArgumentParser], object]:
@@ -103,3 +104,9 @@ def shown(parts: Sequence[Part]) -> str:
     colour = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size((UNLIMITED, 0)).columns
     return as_text(parts, width=width, colour=colour)
+
+
+def can_ask() -> bool:
+    """Whether input and output are both a terminal."""
+    # sys.stdin is None if standard input is closed.
+    return bool(sys.stdin) and sys.stdin.isatty() and sys.stdout.isatty()
