@@ -137,6 +137,7 @@ def compile_before_others_do() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let one process at a time compile a kernel for new types: the others then find it in Numba's cache."""
+    os.environ.pop("DAGSTER_HOME", None)  # With it, `divorder run` is a run of Dagster.
     if "not slow" not in config.option.markexpr:  # The fast tests do not import Dagster.
         config.addinivalue_line("filterwarnings", "error::dagster.SupersessionWarning:dagster_divorder")
     if "PYTEST_XDIST_WORKER" not in os.environ:

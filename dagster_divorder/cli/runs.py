@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def plan(settings: Settings, *, everything: bool = False) -> Answer:
 
 def run(settings: Settings, stages: Sequence[str] = ()) -> Answer:
     """Runs every stage that an output needs and shows the summary; or runs the named stages, with all that they read,
-    and shows these.
+    and shows these. With DAGSTER_HOME set, Dagster runs them.
 
     Raises:
         InputError: there is no such stage. SettingsError: the settings do not have a named stage.
@@ -56,7 +57,12 @@ def run(settings: Settings, stages: Sequence[str] = ()) -> Answer:
                 f"these settings have no stage {stage}; expected the settings that it is for, such as "
                 "selection.method for subset_selection: divorder.example.toml has every key"
             )
-    run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
+    if os.environ.get("DAGSTER_HOME"):
+        from dagster_divorder.defs.home import materialise
+
+        materialise(settings, stages)
+    else:
+        run_all(settings, stages=GRAPH.needed(settings, *stages) if stages else None)
     return summary(settings, stages)
 
 

@@ -105,16 +105,6 @@ def test_settings_that_cannot_be_used_are_refused_in_a_sentence(
     assert said in str(refused.value) and str(tmp_path) in str(refused.value)
 
 
-def test_an_error_of_a_run_is_a_failure_that_begins_with_its_sentence(tmp_path: Path) -> None:
-    config = make_corpus(tmp_path)
-    config.write_text(config.read_text().replace("[input]", '[input]\nid_field = "none"'))
-    job = build_definitions(config).resolve_job_def("curate")
-    result = job.execute_in_process(instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    said = failure.step_failure_data.user_failure_data
-    assert said and str(said.description).startswith("input.id_field: no record has")
-
-
 def test_a_folder_that_was_read_may_be_empty_for_a_while(tmp_path: Path) -> None:
     config = make_corpus(tmp_path)
     config.write_text(config.read_text().replace("docs.jsonl", "in"))
