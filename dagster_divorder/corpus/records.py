@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -31,8 +31,6 @@ from dagster_divorder.store.view import View
 if TYPE_CHECKING:
     from dagster_divorder.corpus.find import Found
 
-Item = TypeVar("Item")
-
 _SHOWN_REJECTS = 10
 NOT_JSON = "not valid JSON"
 """Start of the reason if a line is not JSON: the last line of a growing file may be incomplete."""
@@ -47,51 +45,44 @@ Parsed = bytes | str
 """A document as UTF-8, or the reason why its record is refused."""
 
 
-def _each(items: Iterable[Item], document_of: Callable[[Item], bytes]) -> list[Parsed]:
-    """document_of: raises InputError with the reason if it refuses an item."""
-    parsed: list[Parsed] = []
-    for item in items:
-        try:
-            parsed.append(document_of(item))
-        except InputError as error:
-            parsed.append(str(error))
-    return parsed
-
-
 def parse_lines(lines: Sequence[bytes], shape: Shape) -> list[Parsed]:
     """Documents of JSONL lines.
 
     Refused: invalid JSON or UTF-8, lone surrogates, no object, and a text or conversation that is not as `shape` says.
     """
-
-    def document_of(line: bytes) -> bytes:
+    parsed: list[Parsed] = []
+    for line in lines:
         try:
             record = parse(line)
+            if not isinstance(record, dict):
+                raise InputError(f"a JSON {_json_type(record)}, expected an object")
+            if shape.form != "text":
+                parsed.append(_conversation(record, shape))
+                continue
+            text = value_at(record, shape.text_field, _MISSING)
+            if text is _MISSING:
+                for name in record:
+                    refuse_written(record[name], name)
+                raise InputError(f"no field {shape.text_field!r}")
+            if not isinstance(text, str):
+                raise InputError(
+                    f"field {shape.text_field!r} is a JSON {_json_type(text)}, expected a string"
+                )
+            parsed.append(_document(text, shape))
         except orjson.JSONDecodeError as error:
-            raise InputError(CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}") from None
-        if not isinstance(record, dict):
-            raise InputError(f"a JSON {_json_type(record)}, expected an object")
-        if shape.form != "text":
-            return _conversation(record, shape)
-        text = value_at(record, shape.text_field, _MISSING)
-        if text is _MISSING:
-            for name in record:
-                refuse_written(record[name], name)
-            raise InputError(f"no field {shape.text_field!r}")
-        if not isinstance(text, str):
-            raise InputError(f"field {shape.text_field!r} is a JSON {_json_type(text)}, expected a string")
-        return _checked_text(text, shape).encode()
-
-    return _each(lines, document_of)
+            parsed.append(CR_ENDS if b"\r" in line else f"{NOT_JSON}: {error}")
+        except InputError as error:
+            parsed.append(str(error))
+    return parsed
 
 
-def _checked_text(text: str, shape: Shape) -> str:
+def _document(text: str, shape: Shape) -> bytes:
     if not text:
         raise InputError(EMPTY_TEXT)
     if text.startswith(MARK):
         raise InputError(MARKED)
     refuse_written(text, shape.text_field)
-    return text
+    return text.encode()
 
 
 def _conversation(record: Mapping[str, Any], shape: Shape) -> bytes:
@@ -118,24 +109,25 @@ def parse_rows(rows: pa.RecordBatch, shape: Shape) -> list[Parsed]:
                 f"column {name!r} holds values that its type {column.type} does not allow: {error}; write the file "
                 f"again with valid values, or without this column"
             ) from None
-    if shape.form == "text":
-        texts = _texts_of(rows, shape.text_field)
-
-        def document_of(at: int) -> bytes:
-            if (text := texts[at]) is None:
-                raise InputError("null text")
-            return _checked_text(text, shape).encode()
-
-    else:
+    is_text, names = shape.form == "text", list[str]()
+    texts = _texts_of(rows, shape.text_field) if is_text else []
+    if not is_text:
         names = [name for name in rows.schema.names if name in {*NAMES, "text"}]
         names = [name for name in names if rows.schema.names.count(name) == 1]
-        columns = [json_values(rows.column(name), objects=True) for name in names]
-
-        def document_of(at: int) -> bytes:
-            values = {name: column[at] for name, column in zip(names, columns, strict=True)}
-            return _conversation(without_nulls(values), shape)
-
-    return _each(range(rows.num_rows), document_of)
+    columns = [json_values(rows.column(name), objects=True) for name in names]
+    parsed: list[Parsed] = []
+    for at in range(rows.num_rows):
+        try:
+            if not is_text:
+                values = {name: column[at] for name, column in zip(names, columns, strict=True)}
+                parsed.append(_conversation(without_nulls(values), shape))
+            elif (text := texts[at]) is None:
+                parsed.append("null text")
+            else:
+                parsed.append(_document(text, shape))
+        except InputError as error:
+            parsed.append(str(error))
+    return parsed
 
 
 def _texts_of(rows: pa.RecordBatch, text_field: str) -> list[str | None]:
