@@ -17,7 +17,7 @@ from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.memory import give_back_memory, is_out_of_memory, main_memory
+from dagster_divorder.engine.memory import give_back_memory, is_out_of_memory
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress, Silent
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
@@ -34,7 +34,6 @@ from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import TextTable
 from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
@@ -286,9 +285,8 @@ def _run_one(run: Run, name: str) -> Receipt:
             raise
         said = str(error).partition("\n")[0] or "no more said"
         raise DivOrderError(
-            f"memory ran out in {name} ({type(error).__name__}: {said}); {byte_size(main_memory())} of memory are "
-            "there, or a container's quota of it: allow more (also `ulimit -v`), or lower engine.workers, and run "
-            "again: finished fragments are kept"
+            f"memory ran out in {name} ({type(error).__name__}: {said}): allow more (a container's quota, "
+            "`ulimit -v`), or lower engine.workers, and run again: finished fragments are kept"
         ) from error
     seconds, figures = time.perf_counter() - start, receipt.figures
     facts = {**receipt.facts, "computed": decision.documents or figures["new_documents"]}

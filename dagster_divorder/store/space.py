@@ -5,7 +5,6 @@ Letters: N accepted records, n rows, D dims of the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -39,13 +38,8 @@ class Space:
         """Vectors float32 (rows, D) of a fragment."""
         return self.files.read(fragment)["vectors"]
 
-    def each(self, fragments: Sequence[Fragment]) -> Iterator[tuple[slice, np.ndarray]]:
-        """(A fragment's rows when all are laid end to end, its vectors float32 (rows, D)), in the order given."""
-        for rows, arrays in self.files.each(fragments):
-            yield rows, arrays["vectors"]
-
     def dims(self, view: View) -> int:
-        return int(next(self.each(view.fragments[:1]))[1].shape[1])
+        return int(self.read(view.fragments[0]).shape[1])
 
     def most_rows(self, view: View, size: int = SAMPLE_BYTES) -> int:
         """Number of vectors that fit in `size` bytes, at least 1."""

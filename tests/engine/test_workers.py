@@ -18,10 +18,11 @@ from dagster_divorder.corpus import cut, inputs
 from dagster_divorder.engine.base import Needs, ahead
 from dagster_divorder.engine.local import LocalEngine, Worker
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError, WorkerError
+from dagster_divorder.errors import DivOrderError, InputError, WorkerError
 from dagster_divorder.pipeline import per_fragment
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import run_stage
+from dagster_divorder.stages.corpus.raw_docs import RAW_DOCS
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
     about_worker,
@@ -174,3 +175,18 @@ def test_tokens_do_not_depend_on_the_number_of_workers(
     assert len(results[0]) > 3
     assert results[0] == results[1] == results[2]
     assert len(started) == 2 + 3  # of one worker there is no process
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 9 GiB"), OSError(12, "Cannot allocate memory")]
+)
+def test_memory_that_runs_out_in_a_stage_says_in_which(
+    tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def make(*_: object) -> None:
+        raise error
+
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(2))
+    monkeypatch.setattr(type(RAW_DOCS), "make", make)
+    with pytest.raises(DivOrderError, match=r"memory ran out in raw_docs \(.*llocate.*: allow more"):
+        run_stage("raw_docs", make_settings(), Silent())
