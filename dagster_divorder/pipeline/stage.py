@@ -212,6 +212,10 @@ def counts(documents: int, new: int) -> dict[str, int]:
     return {"documents": documents, "new_documents": new, "reused_documents": documents - new}
 
 
+RUN_FIGURES = {*counts(0, 0), "seconds"}
+"""Figures of every stage about its last run."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerDocument(Stage):
     """A function of a fragment. `compute` returns the function for workers. It can be pickled, and holds everything

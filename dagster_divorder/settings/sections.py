@@ -525,9 +525,9 @@ class Packing(_Section):
     """concat cuts documents at sequence ends; best_fit cuts only documents longer than a sequence, and pads;
     cluster_packed puts similar documents of a cluster into one sequence; none: a sequence holds one record. Unset:
     best_fit for conversations, none for pairs, else concat."""
-    too_long: Literal["cut", "truncate", "drop", "error"] = "cut"
+    too_long: Literal["cut", "truncate", "drop"] = "cut"
     """What happens to a document longer than a sequence. cut: it continues in other sequences; truncate: its end is
-    left out; drop: all of it is left out; error: the run fails. Unset: truncate for conversations, else cut."""
+    left out; drop: all of it is left out. Unset: truncate for conversations, else cut."""
     end_of_text: bool = False
     """Whether one end-of-text token follows every document."""
 
@@ -549,7 +549,7 @@ class Packing(_Section):
         if named := [f"packing.{name} is {getattr(self, name)!r}" for name, cuts in wrong.items() if cuts]:
             return (
                 f"{' and '.join(named)}, but pairs of an input are neither cut nor packed; set packing.method to "
-                '"none", and packing.too_long to "truncate", "drop" or "error"'
+                '"none", and packing.too_long to "truncate" or "drop"'
             )
         return ""
 

@@ -107,19 +107,6 @@ def test_the_end_of_a_long_record_is_truncated(make: Make, method: str) -> None:
     assert "that are left out on purpose" in passes(run)
 
 
-def test_a_long_record_is_an_error_that_names_it(make: Make) -> None:
-    with pytest.raises(InputError) as refused:
-        packed(make({"method": "best_fit", "too_long": "error"}))
-    text = str(refused.value)
-    assert (
-        "of 123 records are longer than a sequence of 96 tokens (the first: record 2 of the input, sea-2, with"
-        in text
-    )
-    assert 'set packing.too_long to "truncate"' in text
-    run = packed(make({"method": "best_fit", "too_long": "error"}, sequence={"length": 2000}))
-    assert load_packed(run).length.sum() == tokens_of(run).sum()
-
-
 @PLANS
 def test_what_is_not_trained_on_is_in_no_sequence(make: Make, corpus: Path, method: str) -> None:
     """A prompt that fills the sequence, and under `last` a last answer that the record leaves out."""
@@ -236,7 +223,7 @@ def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Ma
 
 def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -> None:
     settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
-    text = str(run_command(settings, details=True))
+    text = str(run_command(settings))
     assert "Records in the order of training, for tools that do not pack: " in text
     assert "If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(

@@ -12,6 +12,8 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.seeds import drawn
+
 
 def folded(text: str) -> str:
     """The text without regard to case and white space: NFC, case folded, each run of white space one space. Texts with
@@ -32,11 +34,8 @@ def choose(
     ids: uint64 (D, 2), distinct hashes, spread evenly over all bits. codes: int (D,) in [0, S), sources.
     kept: bool (D,), documents that stay held out. barred: bool (D,), documents that must not be held out unless kept.
     """
-    mask, factor = np.random.SeedSequence(seed).generate_state(2, np.uint64)
-    # Odd, so that distinct ids stay distinct.
-    drawn = (ids[:, 0] ^ mask) * (factor | np.uint64(1))
     group = np.where(kept, 0, np.where(barred, 2, 1))
-    order = np.lexsort((ids[:, 1], drawn, group, codes))
+    order = np.lexsort((ids[:, 1], drawn(ids[:, 0], seed), group, codes))
     sizes = np.bincount(codes)
     wanted = np.minimum(np.floor(share * sizes + 0.5), sizes - 1)
     place = np.arange(len(codes)) - (np.cumsum(sizes) - sizes)[codes[order]]

@@ -32,6 +32,7 @@ from dagster_divorder.core.mix.mixing import (
 )
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces
+from dagster_divorder.core.seeds import drawn
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
@@ -70,23 +71,15 @@ def load_plan(run: Run) -> dict[str, np.ndarray]:
     return run.arrays("repeats", "times")
 
 
-def stream_records(run: Run) -> np.ndarray | None:
-    """The position of each item's record, int64 (M,); None if the records are the items."""
-    return items_of(load_times(run)) if run.settings.repeats else None
-
-
 def item_records(run: Run) -> np.ndarray:
     """The position of each item's record, int64 (M,)."""
-    records = stream_records(run)
-    return np.arange(len(run.view)) if records is None else records
+    return items_of(load_times(run)) if run.settings.repeats else np.arange(len(run.view))
 
 
 def load_stream(run: Run) -> TrainingStream:
     """The stream that is ordered, packed and measured."""
-    traits, records = load_traits(run), stream_records(run)
-    if records is None:
-        return TrainingStream(np.arange(len(run.view)), traits)
-    return TrainingStream(records, traits.take(records))
+    traits, records = load_traits(run), item_records(run)
+    return TrainingStream(records, traits.take(records) if run.settings.repeats else traits)
 
 
 def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
@@ -208,9 +201,8 @@ def _draws(run: Run) -> np.ndarray:
     by_id = np.lexsort([copy_number(distinct(record).inverse), record[:, 1], record[:, 0], copies])
     number = np.empty(len(copies), np.int64)
     number[by_id] = copy_number(copies[by_id])
-    mask, factor = np.random.SeedSequence([run.settings.seed, 2]).generate_state(2, np.uint64)
     ids = run.records.text_ids(run.view.fragments)[:, 0] + number.astype(np.uint64) * ODD
-    return (ids ^ mask) * (factor | np.uint64(1))
+    return drawn(ids, run.settings.seed, 2)
 
 
 def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.seeds import drawn
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Table, WholeCorpus
@@ -128,9 +129,8 @@ def _select_subset(run: Run) -> Made:
         )
     rows, method = pool.rows, settings.method
     # From a text's id and the seed, so that appends change no record's number.
-    ids = run.records.text_ids(run.view.fragments)
-    mask, factor = np.random.SeedSequence([run.settings.seed, 3]).generate_state(2, np.uint64)
-    scores: dict[str, np.ndarray] = {"random": ((ids[rows, 0] ^ mask) * (factor | np.uint64(1))) / 2.0**64}
+    ids = run.records.text_ids(run.view.fragments)[rows, 0]
+    scores: dict[str, np.ndarray] = {"random": drawn(ids, run.settings.seed, 3) / 2.0**64}
     figures: dict[str, Any] = {}
     if method == "semdedup":
         scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)

@@ -162,11 +162,11 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> PackedSequences:
     return PackedSequences(document, start, length, indptr, *numbers)
 
 
-def runs_of(packed: PackedSequences, records: np.ndarray | None) -> dict[str, np.ndarray]:
+def runs_of(packed: PackedSequences, records: np.ndarray) -> dict[str, np.ndarray]:
     """The plan as a table, int64 (Q,): sequence, document (position among the accepted records), start, length.
-    records: the record of each item of the stream; None if items are records."""
+    records: the record of each item of the stream."""
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
-    document = packed.document if records is None else records[packed.document]
+    document = records[packed.document]
     return {"sequence": sequence, "document": document, "start": packed.start, "length": packed.length}
 
 

@@ -15,9 +15,7 @@ import numpy as np
 
 from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, cut
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.repeats import TrainingStream, run_counter
 from dagster_divorder.stages.text.loss_mask import has_loss_mask
 
@@ -47,21 +45,9 @@ class StreamPieces:
         return Pieces(items, np.broadcast_to(np.int64(0), items.shape), self.lengths[items])
 
     def fitted(self, items: np.ndarray) -> Pieces:
-        """The pieces of items, int64 (n,), in their order, that `packing.too_long` leaves.
-
-        Raises:
-            InputError: an item is too long, and `packing.too_long` is "error".
-        """
+        """The pieces of items, int64 (n,), in their order, that `packing.too_long` leaves."""
         documents, settings = self.whole(items), self.run.settings
         rule, length = settings.packing.too_long, settings.sequence.length
-        if rule == "error" and len(too_long := np.flatnonzero(self.lengths > length)):
-            first = self.stream.record_of[too_long[:1]]
-            raise InputError(
-                f"{len(too_long):,} of {len(self.lengths):,} records are longer than a sequence of {length:,} tokens "
-                f"(the first: record {first[0]:,} of the input, {record_names(self.run, first, 'record_id ')[0]}, with "
-                f'{self.lengths[too_long[0]]:,}), and packing.too_long is "error"; make sequence.length larger, or set '
-                'packing.too_long to "truncate", "drop" or "cut"'
-            )
         if rule == "truncate":
             documents = Pieces(documents.document, documents.start, np.minimum(documents.length, length))
         elif rule == "drop":

@@ -26,6 +26,7 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import ORDERS, record_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
+    RUN_FIGURES,
     Check,
     File,
     Finding,
@@ -49,7 +50,7 @@ from dagster_divorder.stages.mix.heldout_copies import (
     load_heldout,
     removed_lines,
 )
-from dagster_divorder.stages.mix.repeats import item_records, load_mixing, stream_records
+from dagster_divorder.stages.mix.repeats import item_records, load_mixing
 from dagster_divorder.stages.mix.subset_selection import left_out
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
@@ -81,20 +82,6 @@ WORKERS_FROM_BYTES = 1 << 30
 ROW_GROUP = 1 << 20
 """Rows per row group in Parquet files of numbers."""
 PICTURE = "ordering_comparison.png"
-PACKED = (
-    "sequences",
-    "last_sequence_tokens",
-    "padding",
-    "cut_documents",
-    "documents_per_sequence",
-    "clusters_per_sequence",
-    "left_out_documents",
-    "too_long_documents",
-    "too_long_tokens_left_out",
-    "untrained_documents",
-    "untrained_tokens_left_out",
-    "untrained_sequences",
-)
 PACKAGES = ("dagster-divorder", "numpy", "pyarrow", "faiss-cpu", "tokenizers", "gigatoken", "numba", "torch")
 
 
@@ -178,9 +165,9 @@ def _write(run: Run, key: str) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     settings, view = run.settings, run.view
-    order, records = output_order(run), stream_records(run)
+    order, records = output_order(run), item_records(run)
     sizes = compact(run.records.fragments.column(view.fragments, "size"))
-    rows = order if records is None else records[order]
+    rows = records[order]
     with OutputFolder(run.store, settings.output.path, extends=settings.order.extends) as output:
         _stage_records(run, rows, sizes, output)
         output.stage("order.npy", lambda file: np.save(file, rows))
@@ -291,7 +278,7 @@ def _manifest(run: Run, key: str) -> dict[str, Any]:
         "sequence": settings.sequence.model_dump(),
         "packing": {
             **settings.packing.model_dump(),
-            **{name: value for name, value in packed.items() if name in PACKED},
+            **{name: value for name, value in packed.items() if name not in RUN_FIGURES},
         },
         "seed": settings.seed,
         "diversity": diversity,

@@ -37,7 +37,7 @@ from dagster_divorder.pipeline.stage import (
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
-from dagster_divorder.stages.mix.repeats import load_stream, run_counter, stream_records
+from dagster_divorder.stages.mix.repeats import item_records, load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_order
 from dagster_divorder.stages.text.base_model import check_end_of_text
@@ -154,7 +154,7 @@ def stored_tokens(run: Run) -> Tokens:
         files=run.files("token_counts"),
         view=run.view,
         corpus=run.records,
-        records=stream_records(run),
+        records=item_records(run),
         dtype=np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32),
         special={name: value for name, value in ids.items() if value is not None},
         end_of_text=ids["eos"] or 0,

@@ -29,7 +29,7 @@ from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row, stages_table
-from dagster_divorder.pipeline.stage import File, Link, Made, Shown, Text, WholeCorpus, counts, versions
+from dagster_divorder.pipeline.stage import RUN_FIGURES, File, Link, Made, Shown, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
@@ -61,8 +61,6 @@ SHOWN = tuple(
     if name not in {*DECIDES_NOTHING, "output", "exports", "engine", "evidence"}
 )
 """Sections of settings that the page shows."""
-RUN_FIGURES = {*counts(0, 0), "seconds"}
-"""Figures of every stage about its last run."""
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 LENGTH_COLUMNS, BINS = 100, 100
 """Slices of the dataset in the chart of lengths; bins of sequences."""

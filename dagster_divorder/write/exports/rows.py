@@ -119,7 +119,7 @@ class Tokens:
     """Stored token ids of the training stream.
 
     files: the files of token_counts. corpus: the records of `view`. records: the position of each item's record, int64
-    (M,) rising, equal for repeats of a record; None if the items are the records. dtype: the stored ids' dtype, uint16
+    (M,) rising, equal for repeats of a record. dtype: the stored ids' dtype, uint16
     or uint32. special: ids of the tokenizer's `eos`, `bos` and `pad` tokens. end_of_text: the id after a document's
     last token, if a run is longer than the rest of the document. padding: the id that fills up rows. engine: opens
     the engine. trained: spans of trained tokens among the concatenated ids of all records, each within one; None if
@@ -129,7 +129,7 @@ class Tokens:
     files: StageFiles
     view: View
     corpus: Records
-    records: np.ndarray | None
+    records: np.ndarray
     dtype: np.dtype
     special: Mapping[str, int]
     end_of_text: int
@@ -138,10 +138,6 @@ class Tokens:
     engine: Callable[[], Engine]
     progress: Progress = field(default_factory=Silent)
     trained: Spans | None = None
-
-    def record(self, items: np.ndarray) -> np.ndarray:
-        """The position of each item's record among the accepted ones, int64 (n,)."""
-        return items if self.records is None else self.records[items]
 
     @cached_property
     def document_ids(self) -> np.ndarray:
@@ -221,7 +217,7 @@ class Rows:
     @cached_property
     def record(self) -> np.ndarray:
         """Each run's record, int (Q,)."""
-        return self.stored.record(self.runs.document)
+        return self.stored.records[self.runs.document]
 
     @property
     def _first_id(self) -> np.ndarray:
@@ -338,7 +334,7 @@ class Rows:
         """Rows [first, end)."""
         runs = self.runs.part(first, end)
         return FileRows(
-            runs=replace(runs, document=self.stored.record(runs.document)),
+            runs=replace(runs, document=self.stored.records[runs.document]),
             dtype=self.stored.dtype,
             padding=self.stored.padding,
             trained=self.trained and self.trained.shifted(first * self.length, end * self.length),

@@ -128,7 +128,7 @@ def rows_of(
         files=Stored(documents, masks),  # type: ignore[arg-type]
         view=View("jsonl", parts),
         corpus=None,  # type: ignore[arg-type]
-        records=None if records is None else row,
+        records=row,
         dtype=dtype,
         special={"eos": 1, "pad": vocabulary - 1},
         end_of_text=1,
@@ -158,7 +158,7 @@ def spans_of(masks: Sequence[np.ndarray]) -> Spans:
 
 
 def _document(stored: Tokens, item: int) -> int:
-    return int(stored.record(np.array([item]))[0])
+    return int(stored.records[item])
 
 
 def masks_of(rows: Rows) -> list[list[bool]]:
