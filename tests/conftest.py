@@ -79,8 +79,15 @@ def is_long() -> bool:
 SLOW = ("faults", "ui", "law", "bad_input", "pipeline", "defs", "engine")
 """Folders of tests that run whole pipelines, in the order in which they are begun: no long one is left for the end."""
 
-LONGEST = ("test_tutorial.py", "test_every_stage.py")
-"""Files that take a minute, which are begun first."""
+LONGEST = (
+    "test_walk.py",
+    "test_kill.py",
+    "test_tutorial.py",
+    "test_every_stage.py",
+    "test_notebook.py",
+    "test_warm.py",
+)
+"""Files that take half a minute or more, which are begun first, the longest of them first."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -175,7 +182,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return SLOW.index(folder)
         return len(SLOW) + (item.get_closest_marker("slow") is None)
 
-    items.sort(key=lambda item: (item.path.name not in LONGEST, rank(item)))
+    longest = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (longest.get(item.path.name, len(LONGEST)), rank(item)))
     for item in items:
         if rank(item) < len(SLOW):
             item.add_marker("slow")
@@ -336,25 +344,26 @@ def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
 
 
+def small_settings(folder: Path, **sections: Any) -> Settings:
+    """Settings for a small corpus in a folder; sections given as keyword arguments are merged in."""
+    made: dict[str, Any] = {
+        "input": {"paths": [str(folder / "docs.jsonl")]},
+        "store": {"path": folder / "store"},
+        "output": {"path": folder / "curated", "sidecars": ()},
+        "advanced": {"vocab_size": 512, "token_dims": 16},
+        "clusters": {"k": 4},
+        "order": {"frozen_tokens": 0},
+        "sequence": {"length": 128, "batch": 4},
+    }
+    for name, section in sections.items():
+        made[name] = {**made.get(name, {}), **section} if isinstance(section, dict) else section
+    return Settings(**made)
+
+
 @pytest.fixture
 def make_settings(tmp_path: Path) -> Callable[..., Settings]:
-    """Settings for a small corpus under tmp_path; sections given as keyword arguments are merged in."""
-
-    def make(**sections: Any) -> Settings:
-        base: dict[str, Any] = {
-            "input": {"paths": [str(tmp_path / "docs.jsonl")]},
-            "store": {"path": tmp_path / "store"},
-            "output": {"path": tmp_path / "curated", "sidecars": ()},
-            "advanced": {"vocab_size": 512, "token_dims": 16},
-            "clusters": {"k": 4},
-            "order": {"frozen_tokens": 0},
-            "sequence": {"length": 128, "batch": 4},
-        }
-        for name, section in sections.items():
-            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
-        return Settings(**base)
-
-    return make
+    """`small_settings` under tmp_path."""
+    return functools.partial(small_settings, tmp_path)
 
 
 def copy_fits(source: Path, target: Path) -> None:

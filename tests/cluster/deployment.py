@@ -36,7 +36,7 @@ class Deployment(DagsterDev):
     """
 
     def __init__(self, folder: Path, **variables: str) -> None:
-        self.folder, self.location, self.variables = folder, "divorder", variables
+        self.folder, self.variables = folder, variables
         ports = free_ports(len(SERVICES) + len(PARTS_OF_THE_STORE))
         self.ports = dict(zip(SERVICES, ports, strict=False))
         self.store_ports = dict(zip(PARTS_OF_THE_STORE, ports[len(SERVICES) :], strict=True))

@@ -20,7 +20,7 @@ from dagster_divorder.stages.topics.ari_comparison import HEATMAP
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
-from tests.conftest import TOPICS, write_jsonl
+from tests.conftest import TOPICS, small_settings, write_jsonl
 
 MOODS = {
     "glad": "merry bright laugh feast song sunny cheer dance smile grin",
@@ -42,12 +42,7 @@ def records(count: int, start: int = 0) -> list[dict[str, str]]:
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
-    return Settings(
-        input={"paths": [str(folder / "docs.jsonl")]},
-        store={"path": folder / "store"},
-        output={"path": folder / "curated"},
-        **{"embedding": {"kind": "auto"}, "clusters": {"k": 4}, **sections},
-    )
+    return small_settings(folder, **{"embedding": {"kind": "auto"}, **sections})
 
 
 def pointing(texts: list[str], kind: str) -> np.ndarray:

@@ -15,11 +15,11 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.topics import clusters
 from dagster_divorder.stages.topics.k_calibration import load_table
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
-from tests.conftest import TOPICS, write_jsonl
+from tests.conftest import TOPICS, small_settings, write_jsonl
+from tests.pipeline.runs import over
 
 VALUES = (2, 3, 4, 5, 8, 12)
 
@@ -35,17 +35,7 @@ def planted(per_topic: int, seed: int = 0, topics: tuple[str, ...] = tuple(TOPIC
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
-    base: dict[str, Any] = {
-        "input": {"paths": [str(folder / "docs.jsonl")]},
-        "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "sidecars": ()},
-        "advanced": {"vocab_size": 512, "token_dims": 16},
-        "clusters": {"k": VALUES},
-        "sequence": {"length": 128, "batch": 4},
-    }
-    return Settings(
-        **{name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
-    )
+    return small_settings(folder, **over({"clusters": {"k": VALUES}}, sections))
 
 
 def table(settings: Settings, receipt: Receipt) -> list[dict[str, Any]]:
@@ -114,27 +104,6 @@ def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path)
     calibration, clustered = reports(records)
     assert calibration["fitted"] == "no: kept (25% of the documents have changed since)"
     assert (calibration["new_documents"], clustered["new_documents"]) == (0, 0)
-
-
-def test_another_recommended_number_of_clusters_is_a_reason_to_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_of(tmp_path, clusters={"k": (2, 4)})
-    write_jsonl(tmp_path / "docs.jsonl", planted(20))
-    stages = GRAPH.needed(settings, "clusters")
-    first = run_all(settings, Silent(), stages)
-    recommended = first["k_calibration"].figures["recommended"]
-    assert first["clusters"].figures["k"] == recommended
-    assert first["centroids"].upstream["k_calibration"] == first["k_calibration"].version
-    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended - 1)
-    again = run_all(settings, Silent(), stages)
-    figures = again["clusters"].figures
-    assert (figures["k"], figures["new_documents"]) == (recommended - 1, 80)
-    assert again["centroids"].figures["fitted"] == "what it reads has changed"
-    # The fit to as many clusters as before is pinned still.
-    monkeypatch.setattr(clusters, "asked_clusters", lambda run: recommended)
-    back = run_all(settings, Silent(), stages)["clusters"]
-    assert (back.version, back.figures["new_documents"]) == (first["clusters"].version, 0)
 
 
 COPIES = [

@@ -1,4 +1,4 @@
-"""Names and examples of clusters on real files: what they say, and when they change."""
+"""Clusters as people see them: their names and examples, the map, that it stays put and becomes a sidecar."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
+from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings, records_by_text
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.topics import cluster_map
 from dagster_divorder.stages.topics import cluster_names as module
+from dagster_divorder.stages.topics.cluster_map import ClusterMap, load_map
 from dagster_divorder.stages.topics.cluster_names import EXAMPLES, load_named, load_names
-from tests.conftest import TOPICS, write_jsonl
-
-CLUSTERED = GRAPH.needed(Settings(), "clusters")
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.state import Receipt
+from dagster_divorder.store.view import View
+from tests.conftest import TOPICS, small_settings, topic_records, write_jsonl
+from tests.pipeline.runs import Make
 
 
 def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -32,21 +38,6 @@ def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
     return made
 
 
-def settings_of(folder: Path, **sections: Any) -> Settings:
-    return Settings(
-        input={"paths": [str(folder / "docs.jsonl")]},
-        store={"path": folder / "store"},
-        output={"path": folder / "curated", "sidecars": ()},
-        advanced={"vocab_size": 512, "token_dims": 16},
-        clusters={"k": 4, **sections.get("clusters", {})},
-        order={
-            "traits": {"cluster": 1.0, **dict.fromkeys(sections.get("fields", ["topic"]), 1.0)},
-        },
-        sequence={"length": 128, "batch": 4},
-        refit=sections.get("refit", {}),
-    )
-
-
 def named(settings: Settings) -> dict[str, Any]:
     """Names and examples of the clusters."""
     run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
@@ -57,7 +48,7 @@ def named(settings: Settings) -> dict[str, Any]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("names")
     write_jsonl(folder / "docs.jsonl", records(50))
-    settings = settings_of(folder)
+    settings = small_settings(folder, order={"traits": {"cluster": 1.0, "topic": 1.0}})
     run_all(settings, Silent())
     return settings
 
@@ -91,7 +82,7 @@ def test_the_table_describes_every_cluster(made: Settings) -> None:
 
 def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", [{"text": f"{number} {number * 7} !"} for number in range(40)])
-    settings = settings_of(tmp_path, clusters={"k": 3}, fields=[])
+    settings = small_settings(tmp_path, clusters={"k": 3})
     found = named(settings)
     assert found["names"] == [f"cluster {label}" for label in range(len(found["names"]))]
     assert all(found["examples"])
@@ -100,7 +91,7 @@ def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> No
 def test_examples_that_begin_alike_are_shown_once(tmp_path: Path) -> None:
     same = [{"text": "bread and butter " * 20 + str(number)} for number in range(30)]
     write_jsonl(tmp_path / "docs.jsonl", [*same, {"text": "tide and sail"}])
-    found = named(settings_of(tmp_path, clusters={"k": 2}, fields=[]))
+    found = named(small_settings(tmp_path, clusters={"k": 2}))
     assert [("bread and butter " * 20)[:EXAMPLE_CHARACTERS]] in found["examples"]
 
 
@@ -118,7 +109,85 @@ def test_the_sample_is_spread_over_the_clusters(tmp_path: Path, monkeypatch: pyt
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     vectors = np.repeat(np.eye(2, dtype=np.float32), [50, 4], axis=0)
     np.save(tmp_path / "own.npy", vectors + np.random.default_rng(0).normal(0, 0.01, vectors.shape))
-    settings = settings_of(tmp_path, clusters={"k": 2}, fields=[])
     own = {"kind": "external", "path": tmp_path / "own.npy"}
-    named(settings.model_copy(update={"embedding": settings.embedding.model_validate(own)}))
+    named(small_settings(tmp_path, clusters={"k": 2}, embedding=own))
     assert np.bincount(np.array(sampled) >= 50).tolist() == [10, 4]
+
+
+RECORDS = topic_records(20)
+MORE = topic_records(6, start=200)
+
+
+class Corpus:
+    """One input file and runs up to cluster_map on it."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path = path
+        self.settings = settings
+        self.store = LocalStore(settings.store.path)
+
+    def run(self, records: list[dict[str, Any]]) -> Receipt:
+        write_jsonl(self.path, records)
+        self.receipts = run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))
+        return self.receipts["cluster_map"]
+
+    def shown(self) -> ClusterMap:
+        return load_map(open_run(self.settings))
+
+    def places(self) -> dict[tuple[int, int], bytes]:
+        """By id, the place of each document on the map."""
+        shown = self.shown()
+        return {tuple(i): xy.tobytes() for i, xy in zip(shown.ids.tolist(), shown.xy, strict=True)}
+
+    def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
+        """Ids and clusters of all documents, by rising id."""
+        view = View.load(self.store, self.receipts["raw_docs"].files["view"])
+        records = open_run(self.settings).records
+        ids, rows = records.text_ids(view.fragments), records_by_text(records, view)
+        files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
+        return [tuple(i) for i in ids[rows].tolist()], files.column(view.fragments, "labels")[rows]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
+    return Corpus(tmp_path / "docs.jsonl", make_settings(refit={"clusters": "never"}, engine={"workers": 1}))
+
+
+def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
+    receipt = corpus.run(RECORDS)
+    ids, labels = corpus.documents()
+    shown = corpus.shown()
+    assert [tuple(i) for i in shown.ids.tolist()] == ids and len(ids) == 80
+    assert np.array_equal(shown.labels, labels)
+    assert np.isfinite(shown.xy).all()
+    assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
+    assert receipt.figures["fitted"] == "first run on this store"
+    table = pq.read_table(corpus.store.local(receipt.files["map"])).to_pylist()
+    assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
+    assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
+    names = load_names(open_run(corpus.settings))
+    assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
+    assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
+
+
+def test_documents_keep_their_places_until_a_fifth_has_changed(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_map, "DOCUMENTS", 30)
+    corpus.run(RECORDS)
+    before = corpus.places()
+    assert list(before) == corpus.documents()[0][:30]
+    receipt = corpus.run([*RECORDS, *MORE[:8], RECORDS[0]])
+    assert corpus.places() == before and receipt.figures["fitted"].startswith("no: kept")
+    assert (receipt.figures["of_documents"], receipt.figures["on_map"]) == (88, 30)
+    # Deleted documents leave the map, and the others stay.
+    corpus.run(RECORDS[10:])
+    after = corpus.places()
+    assert after.items() < before.items()
+    assert "of the documents have changed" in corpus.run(RECORDS + MORE).figures["fitted"]
+    assert list(corpus.places()) == corpus.documents()[0][:30]
+
+
+def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
+    corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
+    assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()

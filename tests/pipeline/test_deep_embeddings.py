@@ -1,9 +1,9 @@
-"""The stage of deep embeddings: what it stores and reuses, what its key hangs on, and a model in two processes."""
+"""The stages of deep embeddings and of gradients: what they store and reuse, what their keys hang on, documents without
+a vector, and a model in two processes."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,17 @@ from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, open_run, run_all
-from dagster_divorder.stages.topics import deep_embeddings
+from dagster_divorder.stages import GRAPH, run_all
+from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import Notes, topic_records, write_jsonl
+from tests.pipeline.runs import Make, over, ran
 from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
@@ -46,9 +49,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
-
-
-Make = Callable[..., Settings]
 
 
 def run(settings: Settings, progress: Any = None) -> Receipt:
@@ -107,43 +107,27 @@ def test_the_base_models_tokens_are_not_made_again(
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "same"),
-    [
-        ({"deep": {"tensor_parallel": 2}}, True),
-        ({"engine": {"device": "cpu"}}, True),
-        ({"deep": {"max_tokens": CONTEXT}}, True),
-        ({"deep": {"max_tokens": 20}}, False),
-    ],
-    ids=str,
-)
 def test_the_key_is_what_settings_come_to(
-    corpus: Path, make_settings: Make, models: dict[str, Path], change: dict[str, Any], same: bool
-) -> None:
-    keys = []
-    for more in ({}, change):
-        deep = {"model": str(models["bert"]), **more.get("deep", {})}
-        settings = make_settings(**{**more, "deep": deep})
-        keys.append(key_of(settings))
-    assert (keys[0] == keys[1]) is same
-
-
-def key_of(settings: Settings) -> str:
-    """The key that a run would have, without one."""
-    run_all(settings, Silent(), GRAPH.needed(settings, "deep_model", "token_counts"))
-    here = open_run(settings)
-    embed = deep_embeddings._embed_of(here)
-    assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings.Embed)
-    return GRAPH[STAGE].key(here)
-
-
-def test_another_device_has_another_key(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_settings(deep={"model": str(models["bert"])})
-    here = key_of(settings)
+    def key_of(change: dict[str, Any]) -> str:
+        """The key that a run would have, without one."""
+        settings = make_settings(**over({"deep": {"model": str(models["bert"])}}, change))
+        here = ran(settings, "deep_model", "token_counts")
+        embed = deep_embeddings._embed_of(here)
+        assert isinstance(pickle.loads(pickle.dumps(embed)), deep_embeddings.Embed)
+        return GRAPH[STAGE].key(here)
+
+    key = key_of({})
+    for same in (
+        {"deep": {"tensor_parallel": 2}},
+        {"engine": {"device": "cpu"}},
+        {"deep": {"max_tokens": CONTEXT}},
+    ):
+        assert key_of(same) == key, same
+    assert key_of({"deep": {"max_tokens": 20}}) != key
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert key_of(settings) != here
+    assert key_of({}) != key, "another device"
 
 
 def test_documents_without_a_finite_vector_are_named(
@@ -227,3 +211,68 @@ def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
         assert group.restarts == 1
     finally:
         group.close()
+
+
+GRADIENTS = "gradient_embeddings"
+SELECTING: dict[str, Any] = {"selection": {"method": "random", "tokens": 9}, "engine": {"workers": 1}}
+
+
+def test_gradients_are_stored_by_document(
+    corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(**SELECTING)
+    records = topic_records(10)
+    write_jsonl(corpus, [*records, {"text": "a"}, records[3]])
+    last = ran(settings, GRADIENTS)
+    first = last.receipt(GRADIENTS)
+    vectors = np.array(map_vectors(last.store, last.view, last.receipt(GRADIENTS)))
+    assert (vectors.shape, vectors.dtype) == ((42, 64), np.float32)
+    # One token has no next one.
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.arange(42) != 40, atol=1e-6)
+    np.testing.assert_array_equal(vectors[41], vectors[3])
+    report = first.figures
+    assert (report["model"], report["blocks"], report["dim"], report["max_tokens"]) == (
+        "bootstrap",
+        2,
+        64,
+        768,
+    )
+    assert report["flagged_documents"] == 0
+    assert (report["documents"], report["new_documents"]) == (42, 41)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            gradient_embeddings, "read_spec", lambda *_, **__: pytest.fail("the model was looked at")
+        )
+        assert ran(settings, GRADIENTS).receipt(GRADIENTS).version == first.version
+    # The file of all rows is of the last result, and prune leaves it.
+    prune(GRAPH, LocalStore(settings.store.path).open())
+    assert [path.name for path in (settings.store.path / "results").iterdir()] == [
+        f"gradients-{first.version}.npy"
+    ]
+
+
+def test_no_gradient_is_made_unless_it_is_asked_for(make_settings: Make) -> None:
+    assert GRADIENTS not in GRAPH.needed(make_settings())
+    assert {GRADIENTS, "deep_model"} <= {*GRAPH.needed(make_settings(**SELECTING))}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_tokenizer(save_model(folder, tie_word_embeddings=True), ("<|endoftext|>",), ("<eos>",))
+    return folder
+
+
+def test_the_key_of_gradients_is_what_settings_come_to(
+    corpus: Path, make_settings: Make, llama: Path
+) -> None:
+    keys = []
+    for change in ({}, {"deep": {"max_tokens": 9}}, {"seed": 1}):
+        settings = make_settings(**over({**SELECTING, "deep": {"model": str(llama)}}, change))
+        here = ran(settings, "deep_model", "token_counts")
+        embed = gradient_embeddings.gradients_of(here)
+        # The window begins as the model's own does, and does not end where a text is cut.
+        assert (len(embed.spec.prefix), embed.spec.suffix) == (1, ())
+        assert embed.spec.window <= CONTEXT
+        keys.append(GRAPH[GRADIENTS].key(here))
+    assert keys[0] == keys[1] != keys[2]

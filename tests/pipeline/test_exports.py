@@ -1,9 +1,9 @@
-"""The stage `exports`: what is written anew and what stays, whose files, bad input, what a check and a trainer say."""
+"""The stage `exports`: what is written anew and what stays, whose files, bad input, what a check and a trainer say; of
+conversations the loss mask in the files and in the reader is that of the stored documents."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
-from dagster_divorder.cli import main
+from dagster_divorder.core.ranks import slowest_rank
+from dagster_divorder.corpus.peek import recognised
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
+from dagster_divorder.models.chat_tokens import SELECTED
 from dagster_divorder.pipeline.plan import make_plan
+from dagster_divorder.readers.export import read_export_manifest
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
 from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
@@ -28,12 +33,13 @@ from dagster_divorder.store.manifests import (
 )
 from dagster_divorder.store.output_manifests import damaged_file
 from dagster_divorder.summary import summarise
+from dagster_divorder.torch import SequenceStream, open_export
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import Make, exported_rows
 from tests.tiny_models import BOS, EOS, save_model, save_tokenizer
 
-Make = Callable[..., Settings]
 ALL = tuple(FORMATS)
 
 
@@ -216,74 +222,49 @@ def test_ranks_that_need_more_sequences_than_there_are_are_refused_before_anythi
     assert not settings.exports.path.exists()
 
 
-@pytest.mark.parametrize("trainer", ["hf-trainer", "torchtitan"])
-def test_equal_ranks_keep_every_batch_and_wait_less(make: Make, tmp_path: Path, trainer: str) -> None:
-    from dagster_divorder.core.ranks import slowest_rank
-    from dagster_divorder.torch import open_export
-
-    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(40), *({"text": f"short {n}"} for n in range(300))])
+@pytest.mark.parametrize(
+    ("format", "trainer", "epochs"),
+    [("parquet", "hf-trainer", 1), ("parquet", "torchtitan", 1), ("parquet", None, 3), ("olmo", None, 3)],
+)
+def test_equal_ranks_keep_every_batch_and_wait_less(
+    make: Make, tmp_path: Path, format: str, trainer: str | None, epochs: int
+) -> None:
+    """Batches cross the ends of epochs. Rows are those in the files, as the ranks of a trainer read them."""
+    short = ({"text": f"short {n}"} for n in range(300 if epochs == 1 else 320))
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(40), *short])
     world, micro, batch = 4, 2, 16
     numbers = {"trainer": trainer, "world_size": world, "micro_batch": micro}
-    read, costs = {}, {}
-    for equal in (False, True):
-        settings = make(
-            "parquet",
-            sequence={"length": 64, "batch": batch},
-            exports={**numbers, "equal_ranks": equal, "path": tmp_path / f"exports {equal}"},
-            output={"path": tmp_path / f"out {equal}"},
-        )
-        run_all(settings, Silent())
-        export = open_export(settings.exports.path / "parquet")
-        rows = len(export) // batch * batch
-        # What lies in the files, as the trainer's ranks read it.
-        stored = pq.read_table(next((settings.exports.path / "parquet").glob("*.parquet")))[
-            "input_ids"
-        ].to_pylist()
-        of_ranks = np.arange(rows).reshape(-1, world, micro)
-        if trainer == "torchtitan":
-            slices = np.split(np.arange(len(stored)), world)
-            of_ranks = np.stack([part[: rows // world].reshape(-1, micro) for part in slices], axis=1)
-        read[equal] = [
-            sorted(stored[row] for row in of_batch.ravel()) for of_batch in np.split(of_ranks, rows // batch)
-        ]
-        costs[equal] = slowest_rank(export.table.attention[of_ranks.ravel()], world, micro)
-        said = str(verify(settings, None, trainer))
-        assert f"{costs[equal]:.2f} times the mean rank's" in said
-    assert read[True] == read[False]
-    assert costs[True] < min(1.1, costs[False])
-
-
-@pytest.mark.parametrize("format", ["olmo", "parquet"])
-def test_equal_ranks_keep_the_batches_of_every_epoch(make: Make, tmp_path: Path, format: str) -> None:
-    """Batches cross the ends of epochs."""
-    from dagster_divorder.torch import open_export
-
-    numbers = {"world_size": 2, "micro_batch": 2, "trainer": None}
-    read = []
+    read, costs, files = [], [], []
     for equal in (False, True):
         settings = make(
             format,
-            sequence={"length": 64, "batch": 8, "epochs": 3},
+            sequence={"length": 64, "batch": batch, "epochs": epochs},
             exports={**numbers, "equal_ranks": equal, "path": tmp_path / f"exports {equal}"},
             output={"path": tmp_path / f"out {equal}"},
         )
         run_all(settings, Silent())
-        export = open_export(settings.exports.path / format, rows=False)
-        assert export.manifest["sequences"] % 8
-        batches = [range(at, at + 8) for at in range(0, len(export) - 7, 8)]
+        export = open_export(settings.exports.path / format, rows=format == "parquet")
+        rows = len(export) // batch * batch
+        assert epochs == 1 or export.manifest["sequences"] % batch
+        of_ranks = np.arange(rows).reshape(-1, world, micro)
+        if trainer == "torchtitan":
+            slices = np.split(np.arange(len(export)), world)
+            of_ranks = np.stack([part[: rows // world].reshape(-1, micro) for part in slices], axis=1)
+        batches = np.split(of_ranks, rows // batch)
         if format == "parquet":
-            read.append([sorted(export.block(batch).ids.tolist()) for batch in batches])
+            stored = exported_rows(settings) if trainer else export.block(range(rows)).ids.tolist()
+            read.append([sorted(stored[row] for row in of_batch.ravel()) for of_batch in batches])
         else:
             # The files hold the same rows; the index deals them.
-            data = {
-                name: entry["sha256"]
-                for name, entry in export.manifest["files"].items()
-                if "epoch" not in name
-            }
-            read.append(
-                [sorted(export.in_file(batch).tolist()) for batch in batches] + [sorted(data.values())]
-            )
+            read.append([sorted(export.in_file(of_batch.ravel()).tolist()) for of_batch in batches])
+            named = export.manifest["files"].items()
+            files.append({name: entry["sha256"] for name, entry in named if "epoch" not in name}.values())
+        if trainer:
+            costs.append(slowest_rank(export.table.attention[of_ranks.ravel()], world, micro))
+            assert f"{costs[-1]:.2f} times the mean rank's" in str(verify(settings, None, trainer))
     assert read[0] == read[1]
+    assert len({tuple(sorted(hashes)) for hashes in files}) <= 1
+    assert not costs or costs[1] < min(1.1, costs[0])
 
 
 def test_equal_ranks_need_ranks(make: Make) -> None:
@@ -310,7 +291,7 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     run_all(settings, Silent())
     folder = settings.exports.path / "parquet"
     for place, message in [
-        (folder, r"the \d+ short rows of .*: it joins rows"),
+        (folder, "the short rows of .*: it joins rows"),
         (None, "this plan: it joins rows"),
     ]:
         with pytest.raises(
@@ -322,17 +303,9 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     assert "torchtitan" not in str(summarise(settings))
 
 
-def test_settings_that_cannot_be_exported_are_refused(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Input should be 'parquet', 'megatron', 'olmo'"):
-        make("parket")
-    with pytest.raises(ValueError, match="named twice"):
-        make("mds", "mds")
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
+def test_padding_that_a_format_cannot_mark_is_refused(make: Make) -> None:
     with pytest.raises(InputError, match="cannot mark padding"):
         run_all(make("ds", packing={"method": "best_fit"}), Silent())
-    config = tmp_path / "divorder.toml"
-    config.write_text('[exports]\nformats = ["parquet"]\npath = "data/store/exports"\n')
-    assert main(["--config", str(config), "plan"]) == 1
 
 
 @pytest.fixture
@@ -388,3 +361,143 @@ def test_the_tokenizer_beside_an_export_and_the_checkpoints_own_give_its_ids(
         tokenizer = AutoTokenizer.from_pretrained(folder)
         found = tokenizer(texts, add_special_tokens=False)["input_ids"]
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
+
+
+TOPICS = ("bread dough oven flour", "star orbit moon planet", "sail rope wind wave")
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Conversations of one to four questions and answers."""
+    random = np.random.default_rng(0)
+    records = []
+    for number in range(count):
+        words = TOPICS[number % len(TOPICS)].split()
+        said = [
+            {"role": role, "content": " ".join(random.choice(words, random.integers(2, 30)))}
+            for _ in range(number % 4 + 1)
+            for role in ("user", "assistant")
+        ]
+        records.append({"messages": said, "number": number})
+    return records
+
+
+@pytest.fixture
+def make_masked(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings with exports below tmp_path, of conversations and plain texts."""
+    write_jsonl(tmp_path / "chats.jsonl", chats(40))
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(3))
+
+    def made(*formats: str, texts: bool = True, **sections: Any) -> Settings:
+        exports = {"formats": formats, "path": tmp_path / "exports", **sections.pop("exports", {})}
+        inputs = [{"paths": [str(tmp_path / name)]} for name in ("chats.jsonl", "docs.jsonl")[: 1 + texts]]
+        return recognised(make_settings(**{"exports": exports, "input": inputs, **sections}))
+
+    return made
+
+
+def slow_labels(settings: Settings) -> list[list[int]]:
+    """The labels of every row, epoch after epoch: of each token its id, or -100 where it is not trained on."""
+    run = open_run(settings)
+    packed, documents, wanted = load_packed(run), [], SELECTED[settings.chats.train_on]
+    for _, arrays in run.files("token_counts").each(run.view.fragments):
+        tokens, spans = (
+            iter(arrays["ids"].tolist()),
+            iter(zip(*(arrays[f"span_{name}"].tolist() for name in ("first", "last", "kind")), strict=True)),
+        )
+        for length, count in zip(arrays["lengths"].tolist(), arrays["spans"].tolist(), strict=True):
+            ids = [next(tokens) for _ in range(length)]
+            trained = [False] * length
+            for first, last, kind in [next(spans) for _ in range(count)]:
+                if kind & wanted == wanted:
+                    trained[first:last] = [True] * (last - first)
+            labels = [token if is_trained else -100 for token, is_trained in zip(ids, trained, strict=True)]
+            documents.append([*labels, 0 if trained[-1] else -100])
+    rows = []
+    for sequence in load_sequence_order(run).reshape(-1).tolist():
+        row: list[int] = []
+        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
+            document = documents[packed.document[at]]
+            row += document[packed.start[at] : packed.start[at] + packed.length[at]]
+        rows.append(row)
+    return rows
+
+
+def test_the_tokenizer_beside_an_export_renders_what_was_exported(make_masked: Make, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}")
+    chats_read = {"template": tmp_path / "t.jinja"}
+    settings = make_masked("parquet", texts=False, sequence={"length": 512}, chats=chats_read)
+    run_all(settings, Silent())
+    rows = pq.read_table(tmp_path / "exports/parquet").to_pylist()
+    exported = {
+        tuple(row["input_ids"][end - length : end])
+        for row in rows
+        for length, end in zip(row["seq_lengths"], np.cumsum(row["seq_lengths"]), strict=True)
+    }
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exports/_parquet")
+    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in chats(40)]
+    assert {tuple(ids) for ids in rendered} == exported
+
+
+@pytest.mark.parametrize(("method", "train_on"), [("concat", "assistant"), ("best_fit", "last")])
+def test_labels_are_those_of_the_documents(
+    train_on: str, method: str, make_masked: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "EXPORT_SHARD_BYTES", 5000)
+    settings = make_masked(
+        "parquet",
+        "olmo",
+        packing={"method": method, "end_of_text": True},
+        sequence={"length": 64, "batch": 4, "epochs": 2},
+        chats={"train_on": train_on},
+    )
+    run_all(settings, Silent())
+    folder, expected = settings.exports.path, slow_labels(settings)
+    files = sorted((folder / "parquet").glob("*.parquet"))
+    assert len(files) > 2
+    assert [row for file in files for row in pq.read_table(file)["labels"].to_pylist()] == expected
+    trained = sum(label != -100 for row in expected for label in row)
+    manifest = read_export_manifest(folder / "parquet")
+    assert manifest["loss_mask"] == {
+        "train_on": train_on,
+        "trained_tokens": trained,
+        "untrained_rows": sum(set(row) == {-100} for row in expected),
+    }
+    assert manifest["columns"] == ["labels"]
+    assert 0 < trained < manifest["tokens"]
+    padded = [row + [-100] * (64 - len(row)) for row in expected]
+    read = [row for batch in SequenceStream(folder / "parquet", batch=1) for row in batch["labels"].tolist()]
+    assert read == padded
+    masks = [np.fromfile(file, bool).reshape(-1, 64) for file in sorted((folder / "olmo").glob("*.mask"))]
+    assert np.concatenate(masks).tolist() == [
+        [label != -100 for label in row] for row in padded[: len(padded) // 2]
+    ]
+
+
+def test_another_mask_is_another_export_and_another_plan(make_masked: Make) -> None:
+    plans = []
+    for train_on in ("assistant", "last", "all"):
+        settings = make_masked("parquet", texts=False, chats={"train_on": train_on})
+        run_all(settings, Silent())
+        plans.append(read_export_manifest(settings.exports.path / "parquet"))
+    assert len({manifest["plan"] for manifest in plans}) == 3
+    assert [manifest["format_version"] for manifest in plans] == [4, 4, 3]
+
+
+@pytest.mark.parametrize("name", ["megatron", "ds"])
+def test_a_format_without_a_mask_is_refused_before_anything_is_computed(name: str, make_masked: Make) -> None:
+    settings = make_masked("parquet", name)
+    with pytest.raises(
+        InputError, match=rf"names '{name}', which cannot mark .*use a format that can: parquet, olmo"
+    ):
+        run_all(settings, Silent())
+    assert not settings.exports.path.exists()
+
+
+def test_pairs_are_no_tokens(make_masked: Make, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "What?", "chosen": "It.", "rejected": "No idea."}])
+    with pytest.raises(
+        InputError, match=r"names 'parquet', 'olmo', but a sequence of tokens cannot hold a pair"
+    ):
+        run_all(make_masked("parquet", "olmo", input={"paths": [str(tmp_path / "pairs.jsonl")]}), Silent())

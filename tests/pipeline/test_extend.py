@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all
@@ -21,8 +19,9 @@ from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import Make, over
+from tests.pipeline.runs import exported_rows as rows
 
-Make = Callable[..., Settings]
 LENGTH = 64
 RECORDS = topic_records(40)
 FIRST = 80
@@ -46,27 +45,20 @@ def make(tmp_path: Path, make_settings: Make) -> Make:
     """Settings that extend outputs, with a Parquet export."""
 
     def extending(**sections: Any) -> Settings:
-        base: dict[str, Any] = {
+        base = {
             "sequence": {"length": LENGTH, "batch": 4},
             "order": {"append": "extend"},
             "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
             "engine": {"workers": 1},
-            "output": {"path": tmp_path / "out", "sidecars": ()},
+            "output": {"path": tmp_path / "out"},
         }
-        for name, section in sections.items():
-            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
-        return make_settings(**base)
+        return make_settings(**over(base, sections))
 
     return extending
 
 
 def write(folder: Path, records: list[dict[str, Any]]) -> None:
     write_jsonl(folder / "docs.jsonl", records)
-
-
-def rows(chosen: Settings) -> list[list[int]]:
-    files = sorted((Path(chosen.exports.path) / "parquet").glob("*.parquet"))  # type: ignore[arg-type]
-    return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
 
 
 def lines(chosen: Settings) -> list[bytes]:

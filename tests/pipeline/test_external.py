@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 READ = ("raw_docs", "external_embeddings")
 DIMS = 6
 

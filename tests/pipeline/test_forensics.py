@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,9 @@ from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.mix.repeats import load_stream
-from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.pipeline.runs import ran, sequences_of
 
 BATCH, LENGTH = 4, 64
 
@@ -34,12 +34,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(15))]
     del records[7]["source"]
     write_jsonl(folder / "docs.jsonl", [*records, records[3]])
-    made = Settings(
-        input={"paths": [str(folder / "docs.jsonl")], "id_field": "id", "source_field": "source"},
-        store={"path": folder / "store"},
-        output={"path": folder / "curated", "sidecars": ()},
-        advanced={"vocab_size": 512, "token_dims": 16},
-        clusters={"k": 4},
+    made = small_settings(
+        folder,
+        input={"id_field": "id", "source_field": "source"},
         sequence={"length": LENGTH, "batch": BATCH, "epochs": 2},
         packing={"end_of_text": True},
     )
@@ -49,14 +46,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 def read_slowly(settings: Settings) -> list[tuple[int, int, int, int, int]]:
     """(step, sequence, offset, record, first token of it) of every run of tokens, in the order of training."""
-    run, found = open_run(settings), []
-    packed = load_packed(run)
-    documents = load_stream(run).record_of[packed.document]
-    for position, sequence in enumerate(load_sequence_order(run).reshape(-1).tolist()):
+    found = []
+    for position, runs in enumerate(sequences_of(open_run(settings))):
         offset = 0
-        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            found.append((position // BATCH, position, offset, int(documents[at]), int(packed.start[at])))
-            offset += int(packed.length[at])
+        for record, start, length in runs:
+            found.append((position // BATCH, position, offset, record, start))
+            offset += length
     return found
 
 
@@ -77,6 +72,9 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
     # One step, one sequence, one document are parts of it.
     assert where(settings, steps=[3]).equals(table[table.step == 3].reset_index(drop=True))
     assert where(settings, sequences=[9]).equals(table[table.sequence == 9].reset_index(drop=True))
+    of_three = where(settings, steps=[1, 2, 3])
+    for numbers in (range(3, 0, -1), (3, 2, 1, 3), np.array([1, 2, 3], np.int32), iter([2, 3, 1])):
+        assert where(settings, steps=numbers).equals(of_three)
     of_one = where(settings, ids=["doc-3"])
     assert of_one.equals(table[table.id == "doc-3"].reset_index(drop=True))
     # Both of the equal records, in both epochs.
@@ -98,18 +96,6 @@ def test_what_is_not_there_is_named(settings: Settings) -> None:
         where(settings)
     with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
         where(settings, ids=["\udcff"])
-
-
-def test_numbers_in_any_order_and_form_are_those_of_a_list(settings: Settings) -> None:
-    table = where(settings, steps=[1, 2, 3])
-    for numbers in (
-        range(1, 4),
-        range(3, 0, -1),
-        (3, 2, 1, 3),
-        np.array([1, 2, 3], np.int32),
-        iter([2, 3, 1]),
-    ):
-        assert where(settings, steps=numbers).equals(table)
 
 
 def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Settings) -> None:
@@ -173,23 +159,27 @@ def test_what_a_trainer_has_read_stays(settings: Settings, tmp_path: Path) -> No
     ids=["padded", "not packed", "held out"],
 )
 def test_all_of_an_epoch_can_stay(changed: dict[str, Any], settings: Settings, tmp_path: Path) -> None:
-    """Its last batch, which is not full, and padding, too; settings under which other stages are read then."""
-    given = settings.model_dump(exclude_defaults=True, exclude={"packing"})
-    other = Settings(
-        **{**given, "store": {"path": tmp_path / "store"}, "output": {"path": tmp_path / "out"}, **changed}
-    )
+    """Its last batch, which is not full, and padding, too, whatever is appended; settings under which other stages are
+    read then."""
+    shutil.copy(settings.input.paths[0], tmp_path)
+    sequence = {"length": LENGTH, "batch": BATCH, "epochs": 2}
+    other = small_settings(tmp_path, input={"source_field": "source"}, sequence=sequence, **changed)
     run_all(other, Silent())
     order = load_sequence_order(open_run(other))
     steps = -(-order.shape[1] // BATCH)
     planned = plan_freeze(other, step=steps)
     assert (planned.step, planned.sequences, planned.rest) == (steps, order.shape[1], 0)
-    before = [row for row in read_slowly(other) if row[1] < order.shape[1]]
-    run_all(planned.settings, Silent())
-    assert read_slowly(planned.settings)[: len(before)] == before
     with pytest.raises(
         InputError, match=rf"step is {steps + 1}; .* in an epoch of 2, and only the first epoch can be frozen"
     ):
         plan_freeze(other, step=steps + 1)
+    before = [row for row in read_slowly(other) if row[1] < order.shape[1]]
+    with open(other.input.paths[0], "ab") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in topic_records(5, start=50))
+    # No token is lost.
+    assert run_checks(GRAPH, ran(planned.settings).settings, stage="packed_sequences")["no_token_lost"].passed
+    after = read_slowly(planned.settings)
+    assert after[: len(before)] == before and len(after) > 2 * len(before)
 
 
 def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None:
@@ -243,10 +233,6 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     )
     written = file.read_bytes()
     assert main(["freeze", "--step", "9999"]) == 1 and "step is 9,999" in capsys.readouterr().err
-    monkeypatch.setenv("DIVORDER_ORDER__FROZEN_TOKENS", "5")
-    assert main(["freeze", "--step", "2"]) == 1
-    assert "DIVORDER_ORDER__FROZEN_TOKENS sets order.frozen_tokens" in capsys.readouterr().err
-    monkeypatch.delenv("DIVORDER_ORDER__FROZEN_TOKENS")
     assert file.read_bytes() == written
     assert main(["freeze", "--step", "0"]) == 0
     assert "the next run reorders everything" in capsys.readouterr().out

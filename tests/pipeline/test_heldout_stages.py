@@ -7,7 +7,6 @@ import io
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import hex_ids
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 SHARE = 0.1
 
 

@@ -1,4 +1,4 @@
-"""The report of real files: what is in it, what is left out, and when it is made again."""
+"""The report of real files, and the films beside it: what is in it, what is left out, and when it is made again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from dagster_divorder.errors import DamagedFileError, MissingStageError
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.output import ordering_animation
+from dagster_divorder.stages.output.ordering_animation import BAR, MAP
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.pipeline.runs import over
 from tests.view.html_page import Page, check
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\"'>"
@@ -33,18 +36,8 @@ def hostile_records(per_topic: int = 40, start: int = 0) -> list[dict[str, Any]]
 
 
 def settings_of(folder: Path, **sections: Any) -> Settings:
-    defaults: dict[str, Any] = {
-        "input": {"paths": [str(folder / "docs.jsonl")], "source_field": "source"},
-        "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "sidecars": ()},
-        "advanced": {"vocab_size": 512, "token_dims": 8},
-        "clusters": {"k": 4},
-        "order": {"traits": {"cluster": 1.0, "source": 1.0}},
-        "sequence": {"length": 128, "batch": 4},
-    }
-    for name, section in sections.items():
-        defaults[name] = {**defaults.get(name, {}), **section}
-    return Settings(**defaults)
+    base = {"input": {"source_field": "source"}, "order": {"traits": {"cluster": 1.0, "source": 1.0}}}
+    return small_settings(folder, **over(base, sections))
 
 
 def report(settings: Settings, *others: str) -> Receipt:
@@ -83,6 +76,7 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert "160 documents" in page.text and str(corpus / "docs.jsonl") in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_that_was_altered_or_removed_is_put_back(corpus: Path) -> None:
     settings = settings_of(corpus)
     first = report(settings)
@@ -104,6 +98,7 @@ def test_a_page_that_was_altered_or_removed_is_put_back(corpus: Path) -> None:
     check(path.read_bytes())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pruning_leaves_it_and_another_output_removes_it(corpus: Path) -> None:
     settings = settings_of(corpus)
     report(settings)
@@ -126,6 +121,7 @@ def test_pruning_leaves_it_and_another_output_removes_it(corpus: Path) -> None:
     assert not [name for name in settings.output.path.iterdir() if name.name.startswith(".tmp")]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     settings = settings_of(corpus)
     report(settings, "strategy_comparison")
@@ -136,16 +132,6 @@ def test_evidence_is_in_it_while_it_fits(corpus: Path) -> None:
     assert "strategy_comparison" in found.figures["missing"]
     assert "strategy_comparison was last made with other settings" in page_of(other).text
     assert found.version != report(settings).version
-
-
-def test_appended_data_makes_it_again(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", hostile_records(20))
-    settings = settings_of(tmp_path)
-    first = report(settings)
-    write_jsonl(tmp_path / "docs.jsonl", [*hostile_records(20), *topic_records(5, 900)])
-    again = report(settings)
-    assert again.version != first.version and again.figures["new_documents"] == again.figures["documents"]
-    assert "How the 100 documents" in page_of(settings).text
 
 
 def test_only_times_differ_from_run_to_run(tmp_path: Path) -> None:
@@ -204,3 +190,26 @@ def test_it_needs_an_output(tmp_path: Path) -> None:
     (settings.output.path / "curated_meta.json").unlink()
     with pytest.raises(MissingStageError, match="does not hold the output that curated_output made last"):
         run_stage("ordering_report", settings, Silent())
+
+
+def test_films_are_made_once_and_put_back_where_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordering_animation, "FRAMES", 3)
+
+    def animate(settings: Settings) -> Receipt:
+        stages = GRAPH.needed(settings, "curated_output", "ordering_animation")
+        return run_all(settings, Silent(), stages)["ordering_animation"]
+
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(30) + topic_records(5))
+    settings = settings_of(tmp_path)
+    first = animate(settings)
+    films = {name: (settings.output.path / name).read_bytes() for name in (BAR, MAP)}
+    assert all(data[4:8] == b"ftyp" for data in films.values())
+    assert first.figures["new_documents"] == 140
+    (settings.output.path / MAP).unlink()
+    (settings.output.path / BAR).write_bytes(b"half a fi")
+    second = animate(settings)
+    assert second.figures["new_documents"] == 0
+    assert second.version == first.version
+    assert {name: (settings.output.path / name).read_bytes() for name in films} == films

@@ -1,20 +1,21 @@
-"""The published plan: what is frozen, extended, cut and looked up is what trainers hold, whatever ran since."""
+"""The published plan: what is frozen, extended, cut and looked up is what trainers hold, whatever ran since; and an
+output that a trainer may have read keeps its order while `order.frozen_tokens` is unset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import run_all, where
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.forensics import plan_freeze
+from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.settings import Settings
@@ -23,8 +24,9 @@ from dagster_divorder.stages.output import exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import read_manifest
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import Make, over
+from tests.pipeline.runs import exported_rows as rows
 
-Make = Callable[..., Settings]
 LENGTH, BATCH, STEPS = 64, 4, 2
 RECORDS = topic_records(30)
 
@@ -35,15 +37,12 @@ def make(tmp_path: Path, make_settings: Make) -> Make:
     write(tmp_path, 80)
 
     def exporting(**sections: Any) -> Settings:
-        base: dict[str, Any] = {
+        base = {
             "sequence": {"length": LENGTH, "batch": BATCH},
             "exports": {"formats": ("parquet", "megatron"), "path": tmp_path / "exports"},
             "engine": {"workers": 1},
-            "output": {"path": tmp_path / "out", "sidecars": ()},
         }
-        for name, section in sections.items():
-            base[name] = {**base.get(name, {}), **section} if isinstance(section, dict) else section
-        return make_settings(**base)
+        return make_settings(**base | sections)
 
     return exporting
 
@@ -62,11 +61,6 @@ def compute(settings: Settings) -> None:
     run_all(settings, Silent(), GRAPH.needed(settings, "diversity_metrics"))
 
 
-def rows(settings: Settings) -> list[list[int]]:
-    files = sorted((settings.exports.path / "parquet").glob("*.parquet"))  # type: ignore[union-attr]
-    return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
-
-
 def killed_at(settings: Settings, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
     """A run that ends while it writes an export; earlier formats are written."""
     written = exports._write
@@ -82,25 +76,19 @@ def killed_at(settings: Settings, monkeypatch: pytest.MonkeyPatch, format: str) 
             run_all(settings, Silent())
 
 
-TRIALS: dict[str, dict[str, Any]] = {
-    "appended data": {},
-    "another base model": {"advanced": {"vocab_size": 600, "token_dims": 16}},
-}
-
-
-@pytest.mark.parametrize(("first", "trial"), [*zip(("freeze", "trial"), TRIALS, strict=True)])
-def test_what_ran_since_without_an_output_changes_no_frozen_row(
-    make: Make, tmp_path: Path, first: str, trial: str
-) -> None:
+def test_what_ran_since_without_an_output_changes_no_frozen_row(make: Make, tmp_path: Path) -> None:
+    """Appended data, another base model, many seeds, and a prune."""
     settings = make()
     before = run(settings)
-    planned = plan_freeze(settings, step=STEPS) if first == "freeze" else None
-    write(tmp_path, 90)
-    compute(make(**TRIALS[trial]))
-    if planned is None:
-        compute(settings)
-        planned = plan_freeze(settings, step=STEPS)
+    planned = plan_freeze(settings, step=STEPS)
     assert planned.sequences == STEPS * BATCH
+    write(tmp_path, 90)
+    for trial in ({"advanced": {"vocab_size": 600}}, *({"seed": seed} for seed in range(1, 7)), {}):
+        compute(make(**trial))
+    store = open_run(settings).store
+    with store.lock():
+        prune(GRAPH, store)
+    assert plan_freeze(settings, step=STEPS) == planned
     after = run(planned.settings)
     assert after[: STEPS * BATCH] == before[: STEPS * BATCH] and after != before
     assert not [name for name, made in run_all(planned.settings, Silent()).items() if made.facts["computed"]]
@@ -177,20 +165,6 @@ def test_what_a_killed_run_has_extended_is_extended(
     assert after[: len(full)] == full and after[: len(extended)] == extended
 
 
-def test_the_published_plan_outlives_trials_and_prune(make: Make) -> None:
-    settings = make()
-    before = run(settings)
-    planned = plan_freeze(settings, step=STEPS)
-    for seed in range(1, 7):
-        compute(make(seed=seed))
-    compute(settings)
-    store = open_run(settings).store
-    with store.lock():
-        prune(GRAPH, store)
-    assert replace(plan_freeze(settings, step=STEPS)) == planned
-    assert run(planned.settings)[: STEPS * BATCH] == before[: STEPS * BATCH]
-
-
 def test_a_plan_is_published_when_output_and_exports_hold_it(make: Make) -> None:
     settings = make()
     compute(settings)
@@ -209,3 +183,145 @@ def test_a_plan_is_published_when_output_and_exports_hold_it(make: Make) -> None
     }
     state = orjson.loads((Path(str(settings.store.path)) / "state.json").read_bytes())
     assert [known["published"] for known in state["plans"]] == [True]
+
+
+AHEAD = "order.frozen_tokens is unset, so a run that changes the order of "
+SET = "set order.frozen_tokens = 0; if one has, `divorder freeze --step N`"
+
+
+@pytest.fixture
+def make_unset(tmp_path: Path, make_settings: Make) -> Make:
+    """Settings with a Parquet export that do not say what stays, and a corpus for them."""
+    append(tmp_path, 20)
+
+    def exporting(**sections: Any) -> Settings:
+        base: dict[str, Any] = {
+            "order": {"frozen_tokens": None},
+            "sequence": {"length": LENGTH, "batch": 4},
+            "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
+            "engine": {"workers": 1},
+        }
+        return make_settings(**over(base, sections))
+
+    return exporting
+
+
+def append(folder: Path, per_topic: int) -> None:
+    """The corpus has so many records of each topic: the first ones as before, in other places."""
+    write_jsonl(folder / "docs.jsonl", topic_records(per_topic))
+
+
+def refusal(settings: Settings) -> str:
+    """Why a run is refused; "" if it ends well. A refused run changes no row and no manifest."""
+    folders = [settings.exports.path, settings.output.path]
+    files = [file for folder in folders for file in sorted(Path(str(folder)).rglob("*")) if file.is_file()]
+    before = {file: file.read_bytes() for file in files}
+    try:
+        run_all(settings, Silent())
+    except InputError as error:
+        assert SET in str(error)
+        assert before == {file: file.read_bytes() for file in files if file.exists()}
+        return str(error)
+    return ""
+
+
+def first_difference(before: list[Any], after: list[Any]) -> int:
+    return next((at for at, row in enumerate(before) if after[at : at + 1] != [row]), len(before))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "concat": {},
+    "none": {"packing": {"method": "none"}},
+    "epochs": {"sequence": {"epochs": 2}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_append_is_refused_from_the_row_on_that_would_change(
+    variant: str, tmp_path: Path, make_unset: Make
+) -> None:
+    settings = make_unset(**VARIANTS[variant])
+    assert refusal(settings) == "", "a first run changes nothing"
+    assert refusal(settings) == "", "nothing is new"
+    before = rows(settings)
+    before = before[: len(before) // settings.sequence.epochs]
+    # Appended behind all others.
+    records = topic_records(20)
+    write_jsonl(tmp_path / "docs.jsonl", [*records, *topic_records(3, start=50)])
+    said = refusal(settings)
+    assert refusal(settings) == said, "until something is set"
+    variant_of = {**VARIANTS[variant]}
+    variant_of["order"] = {**variant_of.get("order", {}), "frozen_tokens": 0}
+    assert refusal(make_unset(**variant_of)) == ""
+    first = first_difference(before, rows(settings))
+    assert first < len(before)
+    assert (
+        f"{settings.exports.path / 'parquet'} would change from row {first:,} of {len(before):,} on" in said
+    )
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"seed": 1}, {"sequence": {"length": 32}}, {"order": {"traits": {"length": 1.0}}}],
+)
+def test_settings_that_move_rows_are_refused(
+    sections: dict[str, Any], make_unset: Make, tmp_path: Path
+) -> None:
+    run_all(make_unset(), Silent())
+    assert "would change from row" in refusal(make_unset(**sections))
+    assert refusal(make_unset(**sections, exports={"path": tmp_path / "other"})) == ""
+
+
+def test_an_order_that_stays_is_not_refused(tmp_path: Path, make_unset: Make) -> None:
+    as_read = {"order": {"strategy": "original"}, "sequence": {"strategy": "original"}}
+    settings = make_unset(**as_read, packing={"method": "none"})
+    run_all(settings, Silent())
+    write_jsonl(tmp_path / "docs.jsonl", [*topic_records(20), *topic_records(3, start=50)])
+    assert make_plan(GRAPH, settings).refusal.startswith(AHEAD), "a plan computes no order"
+    assert refusal(settings) == ""
+
+
+def test_only_the_formats_that_are_there_are_named(tmp_path: Path, make_unset: Make) -> None:
+    both = {"exports": {"formats": ("parquet", "megatron")}}
+    anew = {"order": {"frozen_tokens": 0}}
+    run_all(make_unset(**both), Silent())
+    # A format that is left alone for a while holds an older order than the store knows.
+    for per_topic in (22, 24):
+        append(tmp_path, per_topic)
+        run_all(make_unset(**anew), Silent())
+    append(tmp_path, 26)
+    said = refusal(make_unset(exports={"formats": ("parquet", "olmo")}))
+    assert "parquet would change from row" in said and "olmo" not in said
+    said = refusal(make_unset(**both))
+    assert "parquet and " in said and "megatron would change perhaps from the first row on" in said
+    shutil.rmtree(tmp_path / "exports")
+    assert make_plan(GRAPH, make_unset(**both)).refusal == "" and refusal(make_unset(**both)) == ""
+
+
+def test_a_first_run_that_was_killed_is_protected_once_its_export_is_whole(
+    tmp_path: Path, make_unset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "Made", lambda *parts: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run_all(make_unset(), Silent())
+    assert rows(make_unset()), "killed between the files and the receipt"
+    append(tmp_path, 23)
+    assert "would change" in refusal(make_unset())
+    append(tmp_path, 20)
+    assert refusal(make_unset()) == ""
+
+
+def test_records_in_training_order_are_protected_without_an_export(tmp_path: Path, make_unset: Make) -> None:
+    settings = make_unset(packing={"method": "none"}, exports={"formats": ()})
+    curated = tmp_path / "curated"
+    run_all(settings, Silent())
+    append(tmp_path, 22)
+    assert f"{AHEAD}{curated} is refused" in make_plan(GRAPH, settings).refusal
+    assert re.match(
+        rf"order.frozen_tokens is unset, and {curated} would change from row \d+ of \d+ on", refusal(settings)
+    )
+    packed = make_unset(exports={"formats": ()}, output={"path": tmp_path / "packed"})
+    run_all(packed, Silent())
+    append(tmp_path, 24)
+    assert make_plan(GRAPH, packed).refusal == "" and refusal(packed) == ""

@@ -1,9 +1,9 @@
-"""The stage `repeats`: every record as often as planned in all that follows it."""
+"""The stages `repeats` and `subset_selection`: every record as often as planned in all that follows; what is chosen is
+trained on, and nothing else is lost."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, where
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import OPINIONS, Make, ran
 
-Make = Callable[..., Settings]
 MIX = {"sea.example": 0.5, "kitchen.example": 0.3, "rail.example": 0.2}
 """Some more than once, one not at all."""
 
@@ -40,11 +43,6 @@ def mixed(tmp_path: Path, make_settings: Make) -> Settings:
         sequence={"length": 64, "batch": 8, "epochs": 2},
         exports={"formats": ("parquet", "olmo"), "path": tmp_path / "exports"},
     )
-
-
-def ran(settings: Settings, *stages: str) -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, *stages))
-    return open_run(settings)
 
 
 def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -> None:
@@ -98,14 +96,6 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
 
 
-OPINIONS = (
-    "order_beats_shuffling",
-    "nothing_drifts",
-    "clusters_not_degenerate",
-)
-"""Checks that a corpus so small may fail."""
-
-
 def token_ids(run: Run) -> list[list[int]]:
     """Of every record."""
     rows: list[list[int]] = []
@@ -131,20 +121,11 @@ def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
     assert "held out, not selected, cut, or empty; expected some of" in said
 
 
-def test_a_mix_is_refused_where_its_settings_say_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "divorder.toml"
-    for text, said in (
-        ("[mixing]\ntotal_tokens = 5", "set mixing.weights"),
-        ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
-    ):
-        file.write_text(text)
-        with pytest.raises(SettingsError, match=said):
-            load_settings(file, environ={})
-    file.write_text("")
-    table = load_settings(file, environ={"DIVORDER_MIXING__WEIGHTS": '{"web": 0.5}'})
+def test_weights_of_the_environment_are_a_table_or_a_word() -> None:
+    table = load_settings(environ={"DIVORDER_MIXING__WEIGHTS": '{"web": 0.5}'})
     assert table.mixing.weights == {"web": 0.5}
     assert table.order.traits == {"cluster": 1.0, "length": 1.0, "source": 1.0}
-    assert load_settings(file, environ={"DIVORDER_MIXING__WEIGHTS": "sqrt"}).mixing.weights == "sqrt"
+    assert load_settings(environ={"DIVORDER_MIXING__WEIGHTS": "sqrt"}).mixing.weights == "sqrt"
 
 
 def sourced(first: int, count: int) -> list[dict[str, Any]]:
@@ -201,7 +182,9 @@ def test_what_is_consumed_of_a_mix_stays_whatever_the_input_becomes(
     assert {text for text in after if sources[text] == "a"} <= {*order[:consumed], *read}
     # What is gone is said.
     rest = [record for record in records if record["text"] != order[0]]
-    with pytest.raises(InputError, match=r"1 of the .* consumed records .* no longer in the input"):
+    with pytest.raises(
+        InputError, match=r"1 of the .* consumed records .* no longer in the input.*frozen_tokens = 0"
+    ):
         run(rest, frozen)
 
 
@@ -210,3 +193,145 @@ def load_consumed(make_settings: Make) -> int:
     receipt = load_receipt(LocalStore(store).open(), "greedy_order")
     assert receipt is not None
     return int(receipt.figures["frozen_documents"])
+
+
+TOKENS = 600
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sixty documents, one of them three times."""
+    records = topic_records(15)
+    records += [records[5], {**records[5], "again": True}]
+    return write_jsonl(tmp_path / "docs.jsonl", records)
+
+
+def selecting(make_settings: Make, corpus: Path, **selection: Any) -> Settings:
+    return make_settings(
+        input={"paths": [str(corpus)]},
+        selection={"method": "spokes", **selection},
+        sequence={"length": 64, "batch": 8},
+    )
+
+
+@pytest.mark.slow
+def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, tokens=TOKENS)
+    run = ran(settings)
+    results = load_results(settings.store.path)
+    chosen = results.selection
+    tokens = run.column("token_counts", "lengths")
+    assert 0.9 * TOKENS < tokens[chosen.selected].sum() <= TOKENS
+    assert results.documents.repeats.tolist() == chosen.selected.astype(int).tolist()
+    assert (
+        sorted(np.load(settings.output.path / "order.npy").tolist())
+        == np.flatnonzero(chosen.selected).tolist()
+    )
+    assert (chosen.record_id == results.documents.record_id).all()
+    assert chosen.reason[chosen.selected].unique().tolist() == ["selected"]
+    # Of equal texts the first can be chosen.
+    assert chosen.reason[-2:].tolist() == ["copy of another record"] * 2
+    # By falling weight, each that the budget has room for.
+    left, fits = TOKENS, []
+    for row in chosen[chosen.reason.isin(["selected", "lower weight"])].sort_values("weight").index[::-1]:
+        if tokens[row] <= left:
+            left -= tokens[row]
+            fits.append(row)
+    assert sorted(fits) == np.flatnonzero(chosen.selected).tolist()
+
+    left_out = pq.read_table(settings.output.path / "left_out.parquet").to_pandas()
+    assert left_out.record.tolist() == np.flatnonzero(~chosen.selected).tolist()
+    for column in ("weight", "reason"):
+        assert left_out[column].tolist() == chosen[column][~chosen.selected].tolist()
+    assert left_out.id.tolist() == chosen.record_id[~chosen.selected].tolist()
+
+    by_name = {row["choice"]: row for row in load_choices(run)}
+    assert set(by_name) == {"all", "random", "spokes"}
+    used = by_name["spokes"]
+    vectors = map_vectors(run.store, run.view, run.receipt("gradient_embeddings"))
+    assert used["vendi"] == pytest.approx(vendi(gram(vectors, np.flatnonzero(chosen.selected))), abs=1e-3)
+    assert used["vendi"] > by_name["random"]["vendi"]
+    assert used["documents"] == chosen.selected.sum()
+    findings = run_checks(GRAPH, settings)
+    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
+
+
+@pytest.mark.slow
+def test_what_is_consumed_stays_chosen_and_what_is_held_out_is_not(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, method="random", tokens=1_000)
+    settings = settings.model_copy(update={"heldout": settings.heldout.model_copy(update={"documents": 0.2})})
+    ran(settings)
+    before = load_results(settings.store.path)
+    consumed = before.sequences[before.sequences.position < 2].document.unique()
+    held = before.selection.reason == "held out, or near what is"
+    assert held.sum() >= 8
+    assert not (held & before.selection.selected).any()
+
+    other = settings.model_copy(
+        update={
+            "selection": settings.selection.model_copy(update={"method": "spokes"}),
+            "order": settings.order.model_copy(update={"frozen_tokens": 2 * 64}),
+        }
+    )
+    ran(other)
+    after = load_results(settings.store.path)
+    chosen = after.selection
+    # Those of the order of documents that far are consumed, too.
+    assert set(consumed) <= set(np.flatnonzero(chosen.reason == "consumed by a trainer"))
+    assert chosen.selected.sum() > len(consumed)
+    assert not (chosen.selected & held).any()
+    assert after.sequences[after.sequences.position < 2].equals(
+        before.sequences[before.sequences.position < 2]
+    )
+    few = other.model_copy(update={"selection": other.selection.model_copy(update={"tokens": 1})})
+    with pytest.raises(InputError, match=r"selection\.tokens is 1, and a trainer has consumed"):
+        ran(few, "subset_selection")
+
+
+@pytest.mark.slow
+def test_by_gradients_what_has_none_cannot_be_chosen(corpus: Path, make_settings: Make) -> None:
+    with corpus.open("ab") as file:
+        file.write(b'{"text": "a"}\n')  # without a next token
+    settings = selecting(make_settings, corpus, tokens=TOKENS)
+    ran(settings, "subset_selection")
+    chosen = load_results(settings.store.path).selection
+    assert set(chosen.reason[:60]) == {"selected", "lower weight"}
+    assert chosen.reason[60:].tolist() == ["copy of another record"] * 2 + ["no vector"]
+    assert chosen.weight.iloc[-1] == 0
+
+
+@pytest.mark.parametrize("method", ["random", "semdedup"])
+def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, method=method, tokens=900)
+    ran(settings, "subset_selection")
+    run = open_run(settings)
+    chosen = load_results(settings.store.path).selection
+    tokens = run.column("token_counts", "lengths")
+    left = 900 - tokens[chosen.selected].sum()
+    assert 0 <= left < tokens[chosen.reason == "lower weight"].min()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[selection]\ntokens = 3", 'tokens is 3, and method is "none"'),
+        ('[selection]\nmethod = "random"', "tokens is unset"),
+        ("[mixing]\ntotal_tokens = 5", "set mixing.weights"),
+        ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
+    ],
+)
+def test_settings_that_contradict_are_refused(given: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(f"{given}\n")
+    with pytest.raises(SettingsError, match=said):
+        load_settings(file, environ={})
+
+
+def test_a_choice_of_too_many_tokens_or_too_few_is_refused(corpus: Path, make_settings: Make) -> None:
+    for tokens, said in (
+        (1, r"tokens is 1, and the shortest record that can be chosen has \d+"),
+        (99_999, r"selection\.tokens is 99,999, and there are [\d,]+ tokens to choose from, in"),
+    ):
+        with pytest.raises(InputError, match=said):
+            ran(selecting(make_settings, corpus, method="random", tokens=tokens), "subset_selection")

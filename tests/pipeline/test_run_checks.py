@@ -18,7 +18,6 @@ import pytest
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.run import all_checks, run_checks
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import Advanced, Model
 from dagster_divorder.stages import GRAPH, run_all, run_stage
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.stages.topics import clusters
@@ -27,28 +26,11 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt, save_receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.pipeline.runs import over
 from tests.tiny_models import save_model, save_tokenizer
 
 STAGES = GRAPH.needed(Settings(), "clusters")
-
-BASE: dict[str, Any] = {
-    "advanced": {"vocab_size": 512, "token_dims": 16},
-    "clusters": {"k": 4},
-    "sequence": {"length": 128, "batch": 4},
-}
-
-
-def settings_in(folder: Path, name: str = "docs.jsonl", **sections: Any) -> Settings:
-    return Settings(
-        **BASE
-        | {
-            "input": {"paths": [str(folder / name)]},
-            "store": {"path": folder / "store"},
-            "output": {"path": folder / "curated", "sidecars": ()},
-        }
-        | sections
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +50,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         more.write(
             b'{"text": "carriage return"}\r\n{"text": "two of them"}\r\r\n{"text": 3}\n{"text": "no end"}'
         )
-    settings = settings_in(folder)
+    settings = small_settings(folder)
     run_all(settings)
     return settings
 
@@ -108,7 +90,7 @@ def test_every_check_is_passed(kept: Settings) -> None:
 
 def test_without_a_result_there_is_nothing_to_check(tmp_path: Path) -> None:
     with pytest.raises(MissingStageError, match="materialise it first"):
-        run_checks(GRAPH, settings_in(tmp_path), stage="packed_sequences")
+        run_checks(GRAPH, small_settings(tmp_path), stage="packed_sequences")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +219,7 @@ def test_clusters_that_tell_little_apart(
 
 def test_one_cluster_that_was_asked_for_is_not_degenerate(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    settings = settings_in(tmp_path, clusters={"k": 1})
+    settings = small_settings(tmp_path, clusters={"k": 1})
     run_all(settings, stages=STAGES)
     assert run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"].passed
 
@@ -268,7 +250,7 @@ def model(tmp_path: Path) -> Path:
 
 def with_model(folder: Path, model: Path, texts: Iterable[str], **sections: Any) -> Settings:
     write_jsonl(folder / "docs.jsonl", [{"text": text} for text in texts])
-    return settings_in(folder, model={"base": str(model)}, **sections)
+    return small_settings(folder, **over({"model": {"base": str(model)}}, sections))
 
 
 TOPICS_OF_10 = [record["text"] for record in topic_records(10)]
@@ -276,13 +258,8 @@ TOPICS_OF_10 = [record["text"] for record in topic_records(10)]
 
 def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Path) -> None:
     change_table(model, lambda table: table.fill(np.nan))
-    settings = with_model(
-        tmp_path,
-        model,
-        TOPICS_OF_10,
-        embedding={"kind": "deep"},
-        deep={"model": str(model)},
-    ).model_copy(update={"model": Model(), "advanced": Advanced(vocab_size=512, token_dims=16)})
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
+    settings = small_settings(tmp_path, embedding={"kind": "deep"}, deep={"model": str(model)})
     with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
         run_all(settings, stages=GRAPH.needed(settings))
 
@@ -347,8 +324,8 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     table = table.append_column("source", coded)
     table = pa.concat_tables([table, table.slice(3, 2)])
     pq.write_table(table, tmp_path / "docs.parquet")
-    output = {"path": tmp_path / "curated", "sidecars": (), "format": format}
-    settings = settings_in(tmp_path, "docs.parquet", output=output)
+    given = {"paths": [str(tmp_path / "docs.parquet")]}
+    settings = small_settings(tmp_path, input=given, output={"format": format})
     run_all(settings)
     finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]
     assert finding.passed, finding.text

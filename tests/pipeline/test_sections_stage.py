@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline import runs
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 Sequences = list[tuple[tuple[int, int, int], ...]]
-"""(record, start, length) of each run of tokens of each sequence."""
 LENGTH, BATCH = 64, 4
 SEA, KITCHEN, GARDEN, RAIL = (f"{topic}.example" for topic in ("sea", "kitchen", "garden", "rail"))
 EQUAL = dict.fromkeys((SEA, KITCHEN, GARDEN, RAIL), 0.25)
@@ -44,23 +44,18 @@ def make(make_settings: Make, tmp_path: Path) -> Make:
 
     def settings(**given: Any) -> Settings:
         base = {"input": {"id_field": "id"}, "sequence": {"length": LENGTH, "batch": BATCH}}
-        return make_settings(**{**base, **{name: {**base.get(name, {}), **of} for name, of in given.items()}})
+        return make_settings(**runs.over(base, given))
 
     return settings
 
 
 def ran(settings: Settings) -> tuple[Run, Sequences]:
     """A run to its output, whose checks of the orders pass, and its sequences in the order of the first epoch."""
-    run_all(settings, Silent(), GRAPH.needed(settings, "curated_output"))
+    run = runs.ran(settings, "curated_output")
     for stage in ("greedy_order", "packed_sequences", "sequence_order"):
         for finding in run_checks(GRAPH, settings, stage=stage).values():
             assert finding.passed, finding.text
-    run = open_run(settings)
-    packed = load_packed(run)
-    columns = (load_stream(run).record_of[packed.document], packed.start, packed.length)
-    runs = list(zip(*(column.tolist() for column in columns), strict=True))
-    order = load_sequence_order(run)[0]
-    return run, [tuple(runs[packed.indptr[at] : packed.indptr[at + 1]]) for at in order]
+    return run, runs.sequences_of(run)[: len(load_packed(run))]
 
 
 def tokens_of(
@@ -115,8 +110,9 @@ def test_after_a_swap_of_weights_everything_unread_has_the_new_shares(make: Make
     assert all(abs(rest[source] - share * left) <= longest for source, share in new.items())
     # Each value goes on where it was read to.
     tokens, source = load_traits(run).tokens, np.array([record["source"] for record in RECORDS])
-    runs = zip(*((record, length) for s in now for record, _, length in s), strict=True)
-    read = np.bincount(*runs, minlength=len(tokens))
+    read = np.bincount(
+        *zip(*((record, length) for s in now for record, _, length in s), strict=True), minlength=len(tokens)
+    )
     for of_source in new:
         epochs = tokens_of(now)[of_source] / tokens[source == of_source].sum()
         full = np.minimum(read / np.maximum(tokens, 1), 99)[source == of_source]

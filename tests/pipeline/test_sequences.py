@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.core.packing import METHODS, PackedSequences
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings, model
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.greedy_order import load_sections
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from tests.conftest import topic_records, write_jsonl
+from dagster_divorder.store.state import Receipt
+from tests.conftest import Notes, topic_records, write_jsonl
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 LENGTH = 64
 
 
@@ -45,15 +46,6 @@ def held(packed: PackedSequences, sequence: int) -> list[tuple[int, int, int]]:
     inside = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
     columns = (packed.document[inside], packed.start[inside], packed.length[inside])
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def token_numbers(packed: PackedSequences) -> Iterator[tuple[int, int]]:
-    for document, start, length in zip(packed.document, packed.start, packed.length, strict=True):
-        yield from ((int(document), int(at)) for at in range(start, start + length))
-
-
-def every_token(lengths: np.ndarray) -> list[tuple[int, int]]:
-    return [(document, at) for document, length in enumerate(lengths.tolist()) for at in range(length)]
 
 
 def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
@@ -77,71 +69,6 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert frame["position"].is_monotonic_increasing
     first = frame[frame["position"] == 0][["document", "start", "length"]]
     assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
-
-
-@pytest.mark.parametrize("packing", [{"method": "concat"}, {"method": "best_fit"}], ids=str)
-def test_a_consumed_beginning_stays(corpus: Path, make_settings: Make, packing: dict[str, Any]) -> None:
-    settings = make_settings(sequence={"length": LENGTH}, packing=packing)
-    packed, orders = run(settings, "curated_output")
-    documents = load_results(settings.store.path).documents
-    consumed = int(0.3 * documents["tokens"].sum())
-    before = documents.sort_values("position")
-
-    write_jsonl(corpus, topic_records(160) + topic_records(120)[:7])
-    frozen = make_settings(sequence={"length": LENGTH}, packing=packing, order={"frozen_tokens": consumed})
-    after_packed, after_orders = run(frozen)
-    after = load_results(settings.store.path).documents.sort_values("position")
-
-    kept = int((before["tokens"].cumsum() - before["tokens"] < consumed).sum())
-    assert 0 < kept < len(before)
-    assert after["record_id"].tolist()[:kept] == before["record_id"].tolist()[:kept]
-
-    def contents(
-        plan: PackedSequences, order: np.ndarray, ids: list[str]
-    ) -> list[list[tuple[str, int, int]]]:
-        return [
-            [(ids[document], start, length) for document, start, length in held(plan, sequence)]
-            for sequence in order[: -(-consumed // LENGTH)]
-        ]
-
-    now = load_results(settings.store.path).documents
-    assert contents(packed, orders[0], documents["record_id"].tolist()) == contents(
-        after_packed, after_orders[0], now["record_id"].tolist()
-    )
-    assert sorted(token_numbers(after_packed)) == every_token(now["tokens"].to_numpy())
-
-    again = run(frozen)
-    assert np.array_equal(again[1], after_orders)
-    assert np.array_equal(again[0].document, after_packed.document)
-
-
-def test_consumed_records_that_are_not_packed_stay_first(corpus: Path, make_settings: Make) -> None:
-    unpacked: dict[str, Any] = {"sequence": {"length": 512, "epochs": 2}, "packing": {"method": "none"}}
-    packed, orders = run(make_settings(**unpacked), "curated_output")
-    ids = load_results(corpus.parent / "store").documents["record_id"].to_numpy()
-    assert packed.length.sum() < 100 * 512, "with padding a trainer consumes more tokens than there are"
-    first = ids[packed.document[orders[0][:100]]]
-
-    write_jsonl(corpus, topic_records(160))
-    packed, orders = run(make_settings(**unpacked, order={"frozen_tokens": 100 * 512}))
-    now = load_results(corpus.parent / "store").documents
-    assert now["record_id"].to_numpy()[packed.document[orders[0][:100]]].tolist() == first.tolist()
-    assert sorted(token_numbers(packed)) == every_token(now["tokens"].to_numpy())
-
-    with pytest.raises(InputError, match=r"frozen_tokens is 1000000000, but plan \w+ has only \d+ tokens"):
-        run(make_settings(**unpacked, order={"frozen_tokens": 1_000_000_000}))
-
-
-def test_a_consumed_record_that_is_gone_is_an_error(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    run(settings, "curated_output")
-    documents = load_results(settings.store.path).documents
-    first = int(np.flatnonzero(documents["position"] == 0)[0])
-    records = topic_records(120)
-    del records[first]
-    write_jsonl(corpus, records)
-    with pytest.raises(InputError, match=f"1 of the .* {documents['record_id'][first]}.*frozen_tokens = 0"):
-        run(make_settings(order={"frozen_tokens": 100}))
 
 
 def test_no_more_can_be_frozen_than_there_was(corpus: Path, tmp_path: Path, make_settings: Make) -> None:
@@ -226,3 +153,32 @@ def test_sequences_follow_a_score_also_behind_a_beginning(
         assert (np.diff([part.mean() for part in np.array_split(means[orders[0]][:-1], 10)]) > 0.05).all()
         contents.append([held(packed, sequence) for sequence in orders[0][:200]])
     assert contents[0] == contents[1]
+
+
+def scored(values: list[Any], make_settings: Make, folder: Path) -> tuple[Receipt, list[str]]:
+    """A run on 40 Parquet records with these values in the field that the order follows, and its notes."""
+    texts = [record["text"] for record in topic_records(10)]
+    pq.write_table(pa.table({"text": texts, "q": values}), folder / "docs.parquet")
+    paths, notes = {"paths": [str(folder / "docs.parquet")]}, Notes()
+    settings = make_settings(input=paths, curriculum={"score": "q"})
+    return run_all(settings, notes, GRAPH.needed(settings, "scores"))["scores"], notes.said
+
+
+@pytest.mark.usefixtures("small_fragments")
+def test_infinite_and_missing_scores_are_counted_and_said(make_settings: Make, tmp_path: Path) -> None:
+    values: list[Any] = [float(at) for at in range(40)]
+    values[3:7] = [float("inf"), float("-inf"), float("nan"), None]
+    receipt, notes = scored(values, make_settings, tmp_path)
+    figures = receipt.figures
+    assert (figures["missing"], figures["lowest"], figures["highest"]) == (4, 0, 39)
+    assert "2 records have an infinite q: these count as missing" in notes
+    assert figures["notes"][0] == (
+        "The order follows q: 36 of 40 records have one, from 0 to 39, 36 different; "
+        "the 4 others are spread evenly"
+    )
+    for useless, said in (
+        ([(1 << 60) + at for at in range(40)], "in every record; expected scores that differ"),
+        ([float("nan")] * 40, "40 of 40 records have no 'q'"),
+    ):
+        with pytest.raises(DivOrderError, match=said):
+            scored(useless, make_settings, tmp_path)

@@ -20,100 +20,75 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 from tests.conftest import topic_records, write_jsonl
+from tests.pipeline.runs import over
 
 COMMANDS = pytest.mark.parametrize(
     "command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())]
 )
 
 
+LINES = [
+    {"text": record["text"], "word": "good", "scores": {"score": 1, "of": 2}} for record in topic_records(5)
+]
+ROWS = {
+    "text": [record["text"] for record in topic_records(40)],
+    "day": [date(2020, 1, 1)] * 160,
+    "tags": [["mit"]] * 160,
+    "site": ["a", "b"] * 80,
+    "digits": ["1"] * 160,
+    "late": [None] * 159 + [datetime(2020, 1, 1)],
+    "scores": [{"score": 1, "of": 2}] * 160,
+}
+BY = {"weights": "sqrt", "max_repeats": 2}
+OBJECTS = (
+    "curriculum.score: field 'scores' holds objects; name one of their fields: 'scores.score', 'scores.of'"
+)
+
+
 @COMMANDS
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("kind", "sections", "said"),
     [
-        ({"order": {"traits": {"lang": 1.0}}}, "no record has the field 'lang'"),
-        ({"input": {"source_field": "origin"}}, "no record has the field 'origin'"),
-        ({"input": {"id_field": "key"}}, "no record has a string or a whole number in the field 'key'"),
-        ({"output": {"format": "parquet"}}, "output.format = 'parquet' needs Parquet input"),
-        ({"model": {"base": "./gone"}}, "model.base is './gone': there is no such directory"),
-        ({"embedding": {"kind": "deep"}, "deep": {"model": "./gone"}}, "deep.model is './gone'"),
-        ({"embedding": {"kind": "external", "path": "/gone.npy"}}, "there is no file '/gone.npy'"),
+        ("jsonl", {"order": {"traits": {"lang": 1.0}}}, "no record has the field 'lang'"),
+        ("jsonl", {"input": {"source_field": "site"}}, "'site', which input.source_field names; expected a"),
+        ("jsonl", {"input": {"id_field": "key"}}, "no record has a string or a whole number in the field 'key'"),
+        ("jsonl", {"heldout": {"documents": 0.1}},
+         "'source', the default of mixing.trait, which heldout.documents needs; expected a field"),
+        ("jsonl", {"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field"),
+        ("jsonl", {"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field"),
+        ("jsonl", {"curriculum": {"score": "word"}}, "curriculum.score: field 'word' holds 'good'"),
+        ("jsonl", {"curriculum": {"score": "scores"}}, OBJECTS),
+        ("jsonl", {"output": {"format": "parquet"}}, "output.format = 'parquet' needs Parquet input"),
+        ("jsonl", {"model": {"base": "./gone"}}, "model.base is './gone': there is no such directory"),
+        ("jsonl", {"embedding": {"kind": "deep"}, "deep": {"model": "./gone"}}, "deep.model is './gone'"),
+        ("jsonl", {"embedding": {"kind": "external", "path": "/gone.npy"}}, "there is no file '/gone.npy'"),
+        ("parquet", {"order": {"traits": {"day": 1.0}}}, "order.traits: field 'day' holds date32[day]"),
+        ("parquet", {"order": {"traits": {"tags": 1.0}}}, "order.traits: field 'tags' holds list<"),
+        ("parquet", {"input": {"source_field": "tags"}}, "input.source_field: field 'tags' holds list<"),
+        ("parquet", {"mixing": {"trait": "day", **BY}}, "mixing.trait: field 'day' holds date32"),
+        ("parquet", {"mixing": {"trait": "day"}, "heldout": {"documents": 0.1}}, "trait: field 'day' holds date32"),
+        ("parquet", {"curriculum": {"score": "site"}}, "curriculum.score: field 'site' holds 'a'"),
+        ("parquet", {"curriculum": {"score": "day"}}, "curriculum.score: field 'day' holds '2020-01-01'"),
+        ("parquet", {"curriculum": {"score": "digits"}}, "curriculum.score: field 'digits' holds numbers as text"),
+        ("parquet", {"curriculum": {"score": "late"}}, "curriculum.score: field 'late' holds timestamp[us]"),
+        ("parquet", {"curriculum": {"score": "scores"}}, OBJECTS),
     ],
-)
+)  # fmt: skip
 def test_refused_before_the_first_stage(
     command: Callable[[Settings], Any],
+    kind: str,
     sections: dict[str, Any],
     said: str,
     tmp_path: Path,
     make_settings: Callable[..., Settings],
 ) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
-    settings = make_settings(**sections)
-    with pytest.raises(DivOrderError, match=said.replace("(", r"\(")):
-        command(settings)
-    assert not list(settings.store.path.glob("*/*"))
-
-
-BY = {"weights": "sqrt", "max_repeats": 2}
-
-
-@COMMANDS
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"order": {"traits": {"day": 1.0}}}, "order.traits: field 'day' holds date32[day]; a trait is made of"),
-        ({"order": {"traits": {"tags": 1.0}}}, "order.traits: field 'tags' holds list<"),
-        ({"input": {"source_field": "tags"}}, "input.source_field: field 'tags' holds list<"),
-        ({"mixing": {"trait": "day", **BY}}, "mixing.trait: field 'day' holds date32"),
-        ({"mixing": {"trait": "day"}, "heldout": {"documents": 0.1}}, "mixing.trait: field 'day' holds date32"),
-        ({"curriculum": {"score": "site"}}, "curriculum.score: field 'site' holds 'a'"),
-        ({"curriculum": {"score": "day"}}, "curriculum.score: field 'day' holds '2020-01-01'"),
-        ({"curriculum": {"score": "digits"}}, "curriculum.score: field 'digits' holds numbers as text"),
-        ({"curriculum": {"score": "late"}}, "curriculum.score: field 'late' holds timestamp[us]; expected numbers"),
-    ],
-)  # fmt: skip
-def test_types_that_a_setting_cannot_use_are_refused_before_the_first_stage(
-    command: Callable[[Settings], Any],
-    sections: dict[str, Any],
-    said: str,
-    tmp_path: Path,
-    make_settings: Callable[..., Settings],
-) -> None:
-    texts = [record["text"] for record in topic_records(40)]
-    rows = len(texts)
-    columns = {
-        "text": texts,
-        "day": [date(2020, 1, 1)] * rows,
-        "tags": [["mit"]] * rows,
-        "site": ["a", "b"] * (rows // 2),
-        "digits": ["1"] * rows,
-        "late": [None] * (rows - 1) + [datetime(2020, 1, 1)],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "docs.parquet")
-    paths = {"paths": [str(tmp_path / "docs.parquet")]}
-    settings = make_settings(**{**sections, "input": paths | sections.get("input", {})})
+    write_jsonl(tmp_path / "docs.jsonl", LINES)
+    pq.write_table(pa.table(ROWS), tmp_path / "docs.parquet")
+    paths = {"input": {"paths": [str(tmp_path / f"docs.{kind}")]}}
+    settings = make_settings(**over(paths, sections))
     with pytest.raises(DivOrderError, match=re.escape(said)):
         command(settings)
     assert not list(settings.store.path.glob("*/*"))
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        (
-            {"heldout": {"documents": 0.1}},
-            "'source', the default of mixing.trait, which heldout.documents needs; expected a field of the input, `cl",
-        ),
-        ({"mixing": {"trait": "site", **BY}}, "'site', which mixing.trait names; expected a field of the input, `cl"),
-        ({"input": {"source_field": "site"}}, "'site', which input.source_field names; expected a field of the input"),
-        ({"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field of the input, `le"),
-    ],
-)  # fmt: skip
-def test_a_missing_field_is_said_with_the_one_setting_that_names_it(
-    sections: dict[str, Any], said: str, tmp_path: Path, make_settings: Callable[..., Settings]
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": record["text"]} for record in topic_records(5)])
-    with pytest.raises(DivOrderError, match=re.escape(said)):
-        make_plan(GRAPH, make_settings(**sections))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.verify import verify
 from tests.conftest import topic_text, write_jsonl
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 LENGTH = 96
 PLANS = pytest.mark.parametrize("method", ["none", "concat"])
 

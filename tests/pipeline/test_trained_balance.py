@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -25,8 +23,8 @@ from dagster_divorder.stages.order.packed_sequences import load_packed, packed_i
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from tests.conftest import TOPICS, topic_text, write_jsonl
+from tests.pipeline.runs import Make
 
-Make = Callable[..., Settings]
 SILENT_WEIGHT = {"weight": 0}
 TOPIC_NAMES = sorted(TOPICS)
 
@@ -140,25 +138,6 @@ def test_what_packing_leaves_out_does_not_count(make_settings: Make, corpus: Pat
     assert (traits.counted.sum() < trained_tokens(left).sum()) == (too_long != "cut")
     assert_array_equal(traits.counted, np.bincount(packed.document, of_plan, len(left.view)))
     assert {figures["tokens"] for figures in load_metrics(left).values()} == {of_plan.sum()}
-
-
-def test_a_conversation_without_trained_tokens_breaks_nothing(make_settings: Make, tmp_path: Path) -> None:
-    """Its last answer has the weight 0, and only last answers are trained on."""
-    chats = [chat(3 * number + 1, **(SILENT_WEIGHT if number % 4 == 0 else {})) for number in range(80)]
-    write_jsonl(tmp_path / "docs.jsonl", chats)
-    settings = settings_of(
-        make_settings,
-        chats={"train_on": "last"},
-        packing={"method": "none"},
-        sequence={"length": 256, "batch": 2},
-        order={"traits": {"cluster": 1.0, "length": 1.0, "turns": 1.0}},
-    )
-    left = run(settings, "curated_output")
-    silent = trained_tokens(left) == 0
-    assert silent.sum() == 20
-    metrics = load_metrics(left)["sequences"]
-    assert metrics["tokens"] == trained_tokens(left).sum()
-    assert np.isfinite(orjson.loads(orjson.dumps(metrics["prefix"]["mean"])))
 
 
 def test_shares_of_a_mix_are_of_trained_tokens(make_settings: Make, corpus: Path) -> None:

@@ -32,7 +32,9 @@ from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.pipeline import runs
+from tests.pipeline.runs import over
 
 LENGTH = 32
 FEW = ("original", "curated")
@@ -58,23 +60,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_of(folder: Path, corpus: Path, evidence: dict[str, Any], **sections: Any) -> Settings:
     """The `corpus` in a store in `folder`."""
-    defaults: dict[str, Any] = {
+    base = {
         "input": {"paths": [str(corpus)], "source_field": "source"},
-        "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "sidecars": ()},
-        "advanced": {"vocab_size": 512, "token_dims": 16},
-        "clusters": {"k": 4},
         "heldout": {"documents": 0.1},
         "sequence": {"length": LENGTH, "batch": 4},
         "engine": {"workers": 1},
         "evidence": {"tokens": 1_000, "orders": FEW, **evidence},
     }
-    return Settings(**{**defaults, **sections})
+    return small_settings(folder, **over(base, sections))
 
 
 def ran(settings: Settings, *stages: str) -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, *(stages or ("training_evidence",))))
-    return open_run(settings)
+    return runs.ran(settings, *(stages or ("training_evidence",)))
 
 
 def planned(settings: Settings, *more: str) -> Run:

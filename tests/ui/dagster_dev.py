@@ -60,18 +60,9 @@ def until(found: Callable[[], Found | None], seconds: float, what: str) -> Found
 
 class DagsterDev:
     """A running `dagster dev`: a context manager. `folder` holds its history, its log, and its settings file where none
-    is named.
+    is named."""
 
-    workspace: a file that lists the code locations; None: `-m` names the only one, as people do in a folder of their
-    own.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        config: Path | None = None,
-        workspace: Path | None = ROOT / "workspace.yaml",
-    ) -> None:
+    def __init__(self, folder: Path, config: Path | None = None) -> None:
         self.folder = folder
         self.log = folder / "dagster_dev.log"
         with socket.socket() as free:
@@ -86,19 +77,13 @@ class DagsterDev:
         named = {"DIVORDER_CONFIG": str(config)} if config else {}
         self.environment = {**own, **named, "PYTHONUNBUFFERED": "1"}
         # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
-        shutil.copy(ROOT / "dagster.yaml", folder)
-        if workspace:
-            shutil.copy(workspace, folder / "workspace.yaml")
-        self.location = "divorder" if workspace else "dagster_divorder.definitions"
-        self.options = [] if workspace else ["-m", self.location]
+        for file in ("dagster.yaml", "workspace.yaml"):
+            shutil.copy(ROOT / file, folder)
 
     def __enter__(self) -> DagsterDev:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(self.port)),
-                    *self.options,
-                ],
+                [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(self.port)],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -162,11 +147,7 @@ class DagsterDev:
 
     def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
-        selector: dict[str, Any] = {
-            **REPOSITORY,
-            "repositoryLocationName": self.location,
-            "jobName": job,
-        }
+        selector: dict[str, Any] = {**REPOSITORY, "jobName": job}
         if assets:
             selector["assetSelection"] = [{"path": [asset]} for asset in assets]
         params = {"selector": selector, "runConfigData": {}, "mode": "default"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -22,7 +23,7 @@ import pytest
 from dagster_divorder.defs.metadata import PICTURE_BYTES
 from dagster_divorder.pipeline.run import all_checks
 from dagster_divorder.settings import load_settings
-from dagster_divorder.stages import GRAPH, asset_upstream
+from dagster_divorder.stages import GRAPH, asset_upstream, run_all
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
@@ -30,8 +31,10 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON, output_label
 from dagster_divorder.write.curated import BESIDE
 from tests.conftest import topic_records
 from tests.defs.conftest import pictures, rows_of, run_command
+from tests.faults.conftest import differing, output_of
 from tests.faults.runner import REPORTING, Runner
-from tests.ui.dagster_dev import DagsterDev
+from tests.faults.test_together import is_free
+from tests.ui.dagster_dev import DagsterDev, until
 from tests.ui.pages import (
     close_dialog,
     materialise_all,
@@ -130,7 +133,7 @@ def config(walk: Walk) -> Path:
 
 @pytest.fixture(scope="module")
 def dev(walk: Walk) -> Iterator[DagsterDev]:
-    with DagsterDev(walk.folder, workspace=None) as running:
+    with DagsterDev(walk.folder) as running:
         yield running
 
 
@@ -432,3 +435,38 @@ def test_nothing_ends_in_a_traceback(dev: DagsterDev, walk: Walk) -> None:
     assert [step for step, text in said.items() if "Traceback" in text] == []
     warnings = [line for line in said["dagster dev"].splitlines() if "Warning" in line]
     assert [line for line in warnings if "dagster_divorder" in line] == []
+
+
+def test_appended_lines_start_a_run_and_a_cancelled_one_leaves_a_sound_store(
+    dev: DagsterDev, walk: Walk, tmp_path: Path
+) -> None:
+    curate(dev)
+    assert dev.end_of(dev.launch("curate")) == "SUCCESS"
+    alone = shutil.copytree(walk.folder, tmp_path / "alone", ignore=shutil.ignore_patterns(".*"))
+    before = set(dev.runs())
+    walk.append(topic_records(500, start=1000), "many")
+    until(lambda: set(dev.runs()) - before, 120, "run after lines were appended")
+    (run,) = set(dev.runs()) - before
+
+    def said() -> list[str]:
+        events = dev.said(run)
+        return [event["message"] for event in events if event["__typename"] == "LogMessageEvent"]
+
+    # What a stage says is there to read while the run goes on.
+    until(lambda: any("2,000 new" in line for line in said()), 120, "line of the run's log")
+    assert dev.runs()[run]["status"] == "STARTED"
+    dev.terminate(run)
+    assert dev.end_of(run) == "CANCELED"
+    until(lambda: is_free(walk.folder / "divorder/store"), 30, "free store")
+    assert dev.made("curated_output")["run"] != run
+    # Who cancels a run does not want it again: the change is answered.
+    ticks = len(dev.ticks())
+    until(lambda: len(dev.ticks()) > ticks or len(dev.ticks()) == 20, 60, "tick after the run was cancelled")
+    assert set(dev.runs()) - before == {run}
+
+    assert dev.end_of(dev.launch("curate")) == "SUCCESS"
+    shutil.copy(walk.folder / "my-corpus/docs.jsonl", alone / "my-corpus")
+    run_all(load_settings(alone / "divorder.toml", {}))
+    expected = output_of(alone / "divorder/settings")
+    # The report and the films lie beside the output, and are no part of it.
+    assert [name for name in differing(walk.output, expected) if name in expected] == []
