@@ -73,10 +73,10 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     run = open_run(settings)
     embed = deep_embeddings._embed_of(run)
     (fragment,) = run.view.fragments
-    tokens = embed.read_tokens(fragment)
+    tokens = embed.tokens.read(fragment)
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
-    directory = model_path(embed.store, embed.model)
+    directory = model_path(embed.records.fragments.store, embed.model)
     embedder = Embedder(loaded, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
@@ -100,13 +100,12 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
             found = timed(run, loaded.device.type)
             best[name] = (min(best.get(name, found)[0], found[0]), min(best.get(name, found)[1], found[1]))
             print(f"  {name}: {found[0]:.2f} s", flush=True)
-    work = embedder.embed(ids, lengths).work
     return {
         "best": best,
         "tokens": seen,
         "documents": len(texts),
-        "padding": 1 - work["tokens"] / work["positions"],
-        "batches": work["batches"],
+        "padding": 1 - seen / sum(ids.numel() for ids, _ in batches),
+        "batches": len(batches),
         "spec": embed.spec,
         "flops": flops(loaded, lengths, embed.spec),
         "ceiling": ceiling() if loaded.device.type == "cuda" else None,
@@ -145,7 +144,7 @@ def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
 def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings.Embed) -> np.ndarray:
     """A document at a time: tokenised, through the model, averaged, normalised."""
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(model_path(embed.store, embed.model))
+        tokenizer = AutoTokenizer.from_pretrained(model_path(embed.records.fragments.store, embed.model))
         vectors = []
         for text in texts:
             encoded = tokenizer(text, truncation=True, max_length=embed.spec.window, return_tensors="pt")

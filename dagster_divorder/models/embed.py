@@ -11,7 +11,6 @@ Known weakness: where memory runs out, machines batch, and round, differently.
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -36,18 +35,13 @@ CPU_BUDGET, GPU_BUDGET = 2048, 1 << 16
 """Positions of a batch. On a CPU larger batches leave its caches, and smaller ones repeat the cost of a batch; on a GPU
 fewer already keep it busy, and padding rises with the budget (docs/decisions)."""
 
-Work = Counter[str]
-"""Counts of the work: `tokens` through the model, including special ones, in `positions` of `batches`; and
-`out_of_memory`, how often memory ran out."""
-
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE or 0; `work`."""
+    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE or 0."""
 
     vectors: NDArray[np.float32]
     flagged: NDArray[np.uint8]
-    work: Work
 
 
 class OutOfMemory(Exception):
@@ -106,16 +100,16 @@ class Embedder:
             InputError: a single window does not fit into memory.
             OutOfMemory: a batch did not fit, and this process is one of several that compute together.
         """
-        spec, work = self.model.spec, Work()
+        spec = self.model.spec
         read = np.flatnonzero(lengths)
         begin = (np.cumsum(lengths, dtype=np.int64) - lengths)[read]
         length = np.minimum(lengths[read], spec.room).astype(np.int64)
         vectors = np.zeros((len(lengths), self.model.dims), dtype=np.float32)
         with quiet(), torch_threads(self.threads) if spec.device == "cpu" else nullcontext():
-            vectors[read] = self._pooled(ids, begin, length, advance, work)
+            vectors[read] = self._pooled(ids, begin, length, advance)
         finite = np.isfinite(vectors).all(axis=1)
         vectors[~finite] = 0
-        return Embedded(unit_rows(vectors), np.where(finite, 0, NOT_FINITE).astype(np.uint8), work)
+        return Embedded(unit_rows(vectors), np.where(finite, 0, NOT_FINITE).astype(np.uint8))
 
     def _pooled(
         self,
@@ -123,23 +117,20 @@ class Embedder:
         begin: NDArray[np.int64],
         length: NDArray[np.int64],
         advance: Callable[[int], object],
-        work: Work,
     ) -> NDArray[np.float32]:
         """Pooled vectors of windows, float32 (W, D); a row may hold NaN. begin, length: (W,), where the windows begin
-        in `ids`, and their tokens. work: is added to."""
+        in `ids`, and their tokens."""
         order, added = np.argsort(-length, kind="stable"), self.model.spec.window - self.model.spec.room
         sizes = length[order] + added
         batches: list[tuple[NDArray[np.int64], torch.Tensor]] = []
         first = 0
         while first < len(order):
             end = batch_end(sizes, first, self.budget)
-            rows, size = order[first:end], int(sizes[first]) * (end - first)
+            rows = order[first:end]
             vectors = self._forward(self._padded(ids, begin[rows], length[rows]), sizes[first:end])
             if vectors is None:
-                work["out_of_memory"] += 1
-                self.budget = size / 2
+                self.budget = int(sizes[first]) * (end - first) / 2
                 continue
-            work += Work(tokens=int(sizes[first:end].sum()), positions=size, batches=1)
             batches.append((rows, vectors))
             advance(int(length[rows].sum()))
             first = end

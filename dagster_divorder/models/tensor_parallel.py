@@ -59,7 +59,6 @@ class Group:
         self._ranks: list[Worker] = []
         self.limit: int | None = None
         """Most positions of a batch; None until one did not fit."""
-        self.restarts = 0
 
     def __call__(self, function: Callable[[int | None], Callable[[Any], Any]], item: Any) -> Any:
         """Rank 0's `function(limit)(item)`, computed by all ranks.
@@ -71,7 +70,6 @@ class Group:
             try:
                 return self._compute(function(self.limit), item)
             except OutOfMemory as error:
-                self.restarts += 1
                 self.limit = error.positions // 2
 
     def _compute(self, function: Callable[[Any], Any], item: Any) -> Any:

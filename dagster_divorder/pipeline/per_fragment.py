@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 WORKER_BYTES = 384 << 20
 """Text for each worker. A worker starts in a second and reaches full speed after another second, when gigatoken has
 learnt the corpus's words; then it tokenises some 120 MB of text a second."""
-
-Computed: TypeAlias = "Result | tuple[Result, Any]"
-"""A result, alone or with a value that tells the stage how it was computed."""
 
 
 class Copied(NamedTuple):
@@ -60,11 +57,10 @@ class Work:
 
 
 class StoredFragment(NamedTuple):
-    """A fragment whose result is stored. rows: number of computed records. about: what `compute` tells the stage beside
-    the result. result: if it lacks rows and was not stored."""
+    """A fragment whose result is stored. rows: number of computed records. result: if it lacks rows and was not
+    stored."""
 
     rows: int
-    about: Any
     result: Result | None = None
 
 
@@ -124,23 +120,20 @@ class ComputeAndStore:
     store: Store
     stage: str
     key: str
-    compute: Callable[..., Computed]
+    compute: Callable[..., Result]
 
     def __call__(self, work: Work, **tells: Advance) -> StoredFragment:
         """tells: `advance` if `compute` takes it."""
-        files, parts, about = StageFiles(self.store, self.stage, self.key), [], None
-        if work.new.rows:
-            computed = self.compute(work.new, **tells)
-            result, about = computed if isinstance(computed, tuple) else (computed, None)
-            parts.append(result)
+        files = StageFiles(self.store, self.stage, self.key)
+        parts = [self.compute(work.new, **tells)] if work.new.rows else []
         parts += [take(files.get(copy.file), copy.rows) for copy in work.copied]
         if work.repeats is not None:
-            return StoredFragment(work.new.rows, about, joined(parts) if parts else None)
+            return StoredFragment(work.new.rows, joined(parts) if parts else None)
         result = joined(parts)
         if len(parts) > 1 or work.new.picks is not None:
             result = take(result, np.argsort(work.places))
         files.put(work.fragment.name, result)
-        return StoredFragment(work.new.rows, about)
+        return StoredFragment(work.new.rows)
 
 
 def store_with_repeats(

@@ -26,7 +26,6 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.changes import given_settings, value_of, what_changed
 from dagster_divorder.pipeline.per_fragment import (
     ComputeAndStore,
-    Computed,
     StoredFragment,
     Work,
     by_size,
@@ -37,6 +36,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import pack, pack_rows
 from dagster_divorder.store.output_manifests import verified_files
+from dagster_divorder.store.stages import Result as Computed
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import (
     Receipt,

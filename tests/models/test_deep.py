@@ -294,9 +294,7 @@ def test_batches_that_do_not_fit_are_made_smaller(
     found = embedder.embed(ids, lengths, done.append)
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
     assert not found.flagged.any()
-    assert found.work["out_of_memory"] == sum(size > 100 for size in calls) > 1
-    assert found.work["tokens"] == expected.work["tokens"]
-    assert found.work["positions"] == sum(size for size in calls if size <= 100)
+    assert sum(size > 100 for size in calls) > 1
     assert sum(done) == np.minimum(lengths, CONTEXT - 1).sum()
 
 

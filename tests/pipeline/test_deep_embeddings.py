@@ -93,7 +93,7 @@ def test_a_model_with_a_tokenizer_of_its_own(
     assert report["tokens"] == lengths.sum()
     assert report["truncated_documents"] == (unseen > 0).sum() > 0
     assert report["unseen_tokens"] == pytest.approx(unseen.sum() / lengths.sum(), abs=1e-4)
-    assert report["flagged_documents"] == report["out_of_memory"] == 0
+    assert report["flagged_documents"] == 0
 
 
 def test_the_base_models_tokens_are_not_made_again(
@@ -208,7 +208,7 @@ def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
     group = Group(1, "cpu")
     try:
         assert group(lambda limit: partial(take, limit), "the item") == (50, "the item")
-        assert group.restarts == 1
+        assert group.limit == 50
     finally:
         group.close()
 

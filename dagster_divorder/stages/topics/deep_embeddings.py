@@ -25,7 +25,6 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
-from dagster_divorder.models.embed import Work as ModelWork
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
 from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
@@ -95,17 +94,11 @@ class VectorsOfAModel(PerDocument):
     def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        total = ModelWork()
         with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
             try:
-                for stored in self.compute_with(embed, run, key, works, advance):
-                    total += stored.about or ModelWork()
-                    yield stored
+                yield from self.compute_with(embed, run, key, works, advance)
             finally:
                 _free(embed.spec.device)
-        if total["out_of_memory"]:
-            run.progress.note(f"memory ran out {total['out_of_memory']} times; batches were made smaller")
-        run.observed["out_of_memory"] = total["out_of_memory"]
 
 
 def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: Any) -> VectorsOfAModel:
@@ -193,22 +186,16 @@ class Embed:
             processes=self.processes,
         )
 
-    def __call__(
-        self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], ModelWork]:
-        """(arrays, the work they took). advance: counts tokens."""
+    def __call__(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
+        """advance: counts tokens."""
         if self.processes == processes_here():
             return self.compute(fragment, advance)
         group = _group(self.processes, self.spec.device)
-        before = group.restarts
-        arrays, work = group(lambda limit: replace(self, limit=limit), fragment)
-        work["out_of_memory"] += group.restarts - before
-        advance(work["tokens"])
-        return arrays, work
+        arrays: dict[str, np.ndarray] = group(lambda limit: replace(self, limit=limit), fragment)
+        advance(int(np.minimum(arrays["tokens"], self.spec.room).sum()))
+        return arrays
 
-    def compute(
-        self, fragment: Fragment, advance: Advance = lambda tokens: None
-    ) -> tuple[dict[str, np.ndarray], ModelWork]:
+    def compute(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
         """As a call, in this process alone."""
         embedder = _embedder(self)
         tokens = (
@@ -217,8 +204,7 @@ class Embed:
             else tokenize(self.records, self.tokenizer, self.engine, fragment)
         )
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
-        arrays = {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
-        return arrays, embedded.work
+        return {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
