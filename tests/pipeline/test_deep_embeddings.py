@@ -4,6 +4,7 @@ a vector, and a model in two processes."""
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,7 @@ def test_two_processes_share_a_model(
     with pytest.raises(SettingsError, match="rank one refuses the item") as caught:
         group(lambda limit: fail_in_rank_one, "the item")
     assert "in rank 1" in caught.value.__notes__[0]
+    assert not group._ranks, "after an error they start again"
     free("cpu")
     assert not deep_embeddings._groups
 
@@ -204,13 +206,19 @@ def take(limit: int | None, item: str) -> tuple[int, str]:
     return limit, item
 
 
-def test_after_memory_ran_out_ranks_begin_again_with_half() -> None:
+def test_after_memory_ran_out_ranks_begin_again_with_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error as it comes from another process."""
     group = Group(1, "cpu")
-    try:
-        assert group(lambda limit: partial(take, limit), "the item") == (50, "the item")
-        assert group.limit == 50
-    finally:
-        group.close()
+
+    def compute(function: Callable[[str], Any], item: str) -> Any:
+        try:
+            return function(item)
+        except OutOfMemory as error:
+            raise pickle.loads(pickle.dumps(error)) from None
+
+    monkeypatch.setattr(group, "_compute", compute)
+    assert group(lambda limit: partial(take, limit), "the item") == (50, "the item")
+    assert group.limit == 50
 
 
 GRADIENTS = "gradient_embeddings"
