@@ -98,11 +98,13 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
 
 def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
-    with pytest.raises(MissingStageError, match=r'raw_docs has no result.*:"\*raw_docs" selects'):
+    with pytest.raises(
+        MissingStageError, match=r"raw_docs has no result.*; materialise it first, with all before"
+    ):
         run_stage("base_model", settings, Silent())
     run(settings)
     with pytest.raises(
-        MissingStageError, match=r'centroids was last made with other settings.*:"\*clusters" selects'
+        MissingStageError, match=r"centroids was last made with other settings; materialise it"
     ):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
