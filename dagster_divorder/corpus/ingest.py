@@ -345,9 +345,19 @@ def _parsed(
     ]
     documents = [each for each in parsed if isinstance(each, bytes)]
     sound = at[np.fromiter((isinstance(each, bytes) for each in parsed), bool, len(parsed))]
-    content, sizes = content_of(block, sound, shape)
     ids, text_sizes = block.ids[sound], np.fromiter(map(len, documents), np.int64, len(documents))
-    hashed = words(hash_all(json_lines(content))) if shape.as_lines else ids
+    content: pa.Array
+    sizes, hashed = block.sizes[sound], ids
+    if isinstance(block.content, list):
+        content = binary_array([block.content[place] for place in sound.tolist()])
+    else:
+        rows = block.content.take(row_array(sound))
+        content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+        # For rows the mean.
+        sizes = np.full(len(sound), -(-content.nbytes // max(1, len(sound))), np.int64)
+        if shape.as_lines:
+            lines = json_lines(content)
+            sizes, hashed = np.fromiter(map(len, lines), np.int64, len(lines)), words(hash_all(lines))
     entry = {
         "rows": len(ids),
         "refused": len(refused),
@@ -365,15 +375,3 @@ def _parsed(
         ENTRY: np.frombuffer(orjson.dumps(entry), np.uint8),
     }
     return content, index, entry
-
-
-def content_of(block: Block, at: np.ndarray, shape: Shape) -> tuple[pa.Array, np.ndarray]:
-    """Records of a block, Arrow (n,), and their sizes in bytes, int64 (n,)."""
-    if isinstance(block.content, list):
-        return binary_array([block.content[place] for place in at.tolist()]), block.sizes[at]
-    rows = block.content.take(row_array(at))
-    content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
-    if not shape.as_lines:
-        # For rows the mean.
-        return content, np.full(len(at), -(-content.nbytes // max(1, len(at))), np.int64)
-    return content, np.fromiter(map(len, json_lines(content)), np.int64, len(content))

@@ -62,20 +62,12 @@ def open_vectors(path: Path) -> VectorFile:
             f"input order, saved by {_SAVE}"
         )
     vectors = _map(path)
-    if vectors.ndim != 2:
+    if vectors.ndim != 2 or vectors.dtype.type not in FLOATS or not vectors.size:
         raise InputError(
-            f"{path} has the shape {vectors.shape}; expected two dimensions, a row a record: save it with "
-            "vectors.reshape(records, -1)"
-        )
-    if vectors.dtype.type not in FLOATS:
-        raise InputError(
-            f"{path} holds {vectors.dtype}; expected float16, float32 or float64: save it with {_SAVE}"
+            f"{path} holds {vectors.dtype} of shape {vectors.shape}; expected float16, float32 or float64 of two "
+            f"dimensions, a row a record: save it with {_SAVE}"
         )
     rows, dims = vectors.shape
-    if rows < 1 or dims < 1:
-        raise InputError(
-            f"{path} holds {rows} vectors of {dims} numbers; expected at least one of each: write it again"
-        )
     return VectorFile(path=path, rows=rows, dims=dims, dtype=vectors.dtype)
 
 

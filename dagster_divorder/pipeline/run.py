@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from dagster_divorder.errors import DamagedFileError, DivOrderError, MissingStag
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
 from dagster_divorder.pipeline.published import publish
-from dagster_divorder.pipeline.stage import Check, Finding, Stage
+from dagster_divorder.pipeline.stage import Finding
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.loading import refuse_overlap
 from dagster_divorder.store.base import Store
@@ -34,8 +34,6 @@ from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
-from dagster_divorder.view.answer import TextTable
-from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import refuse_foreign_files
 
 _FIRST = "materialise it first, with all before it (in Dagster: with all assets upstream)"
@@ -214,14 +212,6 @@ def stage_row(stage: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"stage": stage, "documents": figures.get("documents"), **counted, "seconds": seconds}
 
 
-def stages_table(rows: Iterable[Mapping[str, Any]], title: str = "") -> TextTable:
-    """Rows of `stage_row` as text."""
-    shown = {"documents": number, "new": number, "reused": number, "seconds": fixed}
-    return TextTable(
-        [{**row, **{name: show(row[name]) for name, show in shown.items()}} for row in rows], title
-    )
-
-
 def run_graph(
     graph: Graph, settings: Settings, progress: Progress | None = None, stages: Iterable[str] | None = None
 ) -> dict[str, Receipt]:
@@ -295,19 +285,11 @@ def _run_one(run: Run, name: str) -> Receipt:
     return receipt
 
 
-def all_checks(graph: Graph, settings: Settings) -> Iterator[tuple[Stage, Check]]:
-    """All checks under these settings with their stages, in the order of the stages."""
-    for stage in graph.values():
-        for check in stage.checks:
-            if check.when(settings):
-                yield stage, check
-
-
 def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> dict[str, Finding]:
     """Run all checks, or only those of a stage, on the last run's results; nothing is stored. Holds the store's
     lock. `every_record_in_output` takes about the time of writing the output; the others take about as long as a
     sort. Raises MissingStageError: there is no result under these settings; StoreError: the store cannot be read."""
-    checks = [check for claimer, check in all_checks(graph, settings) if stage in (None, claimer.name)]
+    checks = [check for name, each in graph.items() if stage in (None, name) for check in each.checks]
     if not checks:
         return {}
     store, findings = store_of(settings.store), {}

@@ -117,8 +117,6 @@ class Check:
     description: str
     check: Callable[[Run], Finding]
     blocking: bool = False
-    when: Callable[[Settings], bool] = lambda settings: True
-    """Whether these settings have the check at all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

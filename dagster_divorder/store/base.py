@@ -98,17 +98,11 @@ class Store(ABC):
         data = self.read(FORMAT_FILE)
         about = json_object(data)
         version, id = about.get("version"), str(about.get("id"))
-        if about.get("format") == FORMAT and isinstance(version, int) and version != FORMAT_VERSION:
+        if (about.get("format"), version) != (FORMAT, FORMAT_VERSION) or not re.fullmatch(_HASH, id):
             raise StoreError(
-                f"store {self.place} has format version {version}, this package reads version {FORMAT_VERSION}; "
-                "install the version that wrote it, or set store.path to a new folder: a run then computes everything "
-                "again"
-            )
-        if about.get("format") != FORMAT or version != FORMAT_VERSION or not re.fullmatch(_HASH, id):
-            raise StoreError(
-                f"{self.where(FORMAT_FILE)} is damaged or belongs to another program: it holds {data[:40]!r}, "
-                f'expected {{"format":"{FORMAT}","version":{FORMAT_VERSION},...}}; restore it from a copy, or set '
-                "store.path to a new folder"
+                f"{self.where(FORMAT_FILE)} holds {data[:40]!r}: it is damaged, of another program, or of a version "
+                f"that this package ({FORMAT_VERSION}) does not read; install the version that wrote it, restore it "
+                "from a copy, or set store.path to a new folder: a run then computes everything again"
             )
         return about
 

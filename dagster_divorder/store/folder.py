@@ -61,8 +61,7 @@ class Folder(ABC):
 
     def temporary(self) -> list[str]:
         """Names of half-written files in the folder, of any process."""
-        names = [name for name, entry in self.contents().items() if isinstance(entry, Source)]
-        return [name for name in names if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
+        return [name for name in self.sizes() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file directly in the folder or in its neighbour, by name."""

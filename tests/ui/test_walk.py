@@ -21,7 +21,6 @@ import orjson
 import pytest
 
 from dagster_divorder.defs.metadata import PICTURE_BYTES
-from dagster_divorder.pipeline.run import all_checks
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, asset_upstream, run_all
 from dagster_divorder.stages.output.ordering_report import PAGE
@@ -192,7 +191,7 @@ def test_a_click_materialises_all_and_the_output_before_the_evidence(
         expect(on_graph(page, asset)).to_be_visible()
     materialise_all(page, dev)
     expect(page.get_by_text(f"{len(assets)} assets")).to_be_visible()
-    expect(page.get_by_text(f"{len(list(all_checks(GRAPH, load_settings(config))))} checks")).to_be_visible()
+    expect(page.get_by_text(f"{sum(len(stage.checks) for stage in GRAPH.values())} checks")).to_be_visible()
     ((run, about),) = dev.runs().items()
     assert about["status"] == "SUCCESS"
     started = [e["stepKey"] for e in dev.said(run) if e["__typename"] == "ExecutionStepStartEvent"]
@@ -285,7 +284,7 @@ def test_every_asset_reports_figures_and_pictures_of_bounded_size(made: Metadata
 
 def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
     said = dev.checks()
-    claims = {check.name for _, check in all_checks(GRAPH, load_settings(walk.config))}
+    claims = {check.name for stage in GRAPH.values() for check in stage.checks}
     assert set(said) == claims
     # Names of checks and keys of settings (`order.length_bins`) are what people write, too.
     names = re.compile(rf"{'|'.join(said)}|\b\w+\.\w+\b|\S+/\S+")

@@ -28,7 +28,7 @@ from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
-from dagster_divorder.pipeline.run import Run, stage_row, stages_table
+from dagster_divorder.pipeline.run import Run, stage_row
 from dagster_divorder.pipeline.stage import RUN_FIGURES, File, Link, Made, Shown, Text, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
@@ -46,6 +46,7 @@ from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section
 from dagster_divorder.view.report.sections import TraitAlong
 from dagster_divorder.view.verdict import Verdict
+from dagster_divorder.view.words import fixed, number
 from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
@@ -70,6 +71,8 @@ COLOURED = 60
 """Most clusters with a colour and a row of their own; all smaller clusters share one."""
 KEPT = 20
 """Most values of any other category with a row of their own."""
+LAST_RUN = {"documents": number, "new": number, "reused": number, "seconds": fixed}
+"""Columns of the table of the last run, and how they are shown."""
 CHOSEN = ("subset_selection", "repeats", "packed_sequences")
 """Stages on the way to an output that have a section if they show something."""
 
@@ -201,7 +204,7 @@ def _sections(
         ),
         *of_stages,
         sections.last_run(
-            stages_table(rows).rows,
+            [{**row, **{name: show(row[name]) for name, show in LAST_RUN.items()}} for row in rows],
             _asked(settings),
             {stage: (EVIDENCE[stage], why) for stage, why in missing.items()},
         ),
