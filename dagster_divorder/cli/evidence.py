@@ -13,22 +13,19 @@ if TYPE_CHECKING:
 
 
 def compare(settings: Settings) -> Answer:
-    """Make strategy_comparison and its inputs. Shows its conclusions and a table of the pairs of strategies."""
+    """Make strategy_comparison and its inputs. Shows the pairs of strategies, nearest batches first."""
     from dagster_divorder.stages import GRAPH, open_run, run_all
-    from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
+    from dagster_divorder.stages.evidence.strategy_comparison import DISTINCT, load_comparison
     from dagster_divorder.summary import repeats_lines
-    from dagster_divorder.view.measures import as_shown
-    from dagster_divorder.view.strategies import DISTINCT, TV, by_batches, conclusions
+    from dagster_divorder.view.measures import TV_OF_CLUSTER, as_shown
 
     receipts = run_all(settings, stages=GRAPH.needed(settings, "strategy_comparison"))
     figures = {stage: receipt.figures for stage, receipt in receipts.items()}
-    rows = by_batches(load_comparison(open_run(settings)))
-    sentences = conclusions(rows)
-    table = [as_shown({name: row[name] for name in ("documents", "sequences", DISTINCT, TV)}) for row in rows]
+    rows = load_comparison(open_run(settings))
+    shown = ("documents", "sequences", DISTINCT, TV_OF_CLUSTER, "features that drift")
+    table = [as_shown({name: row[name] for name in shown}) for row in rows]
     return Answer(
         [
-            *(Line(sentence, "strong") for sentence in sentences),
-            "",
             f"{figures['raw_docs']['documents']:,} documents, {figures['token_counts']['tokens']:,} tokens; packed by "
             f"concat into sequences of {settings.sequence.length:,} tokens, batches of {settings.sequence.batch:,}, "
             f"{figures['clusters']['k']} clusters",
@@ -37,7 +34,7 @@ def compare(settings: Settings) -> Answer:
             TextTable(table),
             "every measure: divorder summary strategy_comparison",
         ],
-        {"conclusions": sentences, "comparison": rows},
+        {"comparison": rows},
     )
 
 

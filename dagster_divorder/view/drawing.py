@@ -44,8 +44,6 @@ VALUES = 34
 """Height of a row of names in a picture, in pixels."""
 NAMED = 5
 """Clusters named in a picture."""
-SHADES = 255
-NEARLY_WHITE = 250
 GOLDEN = (5.0**0.5 - 1.0) / 2.0
 OTHERS = (0.62, 0.63, 0.65)
 """RGB of the clusters that share a colour."""
@@ -190,17 +188,15 @@ def cluster_row(
     )
 
 
-def sheet_picture(charts: Sequence[Chart], *head: Any, few_colours: bool = False, **more: Any) -> bytes:
-    """A PNG file of a `sheet`, whose other arguments these are.
-
-    few_colours: at most SHADES colours; a picture of many points then takes a third of the bytes.
-    """
+def sheet_picture(charts: Sequence[Chart], *head: Any, **more: Any) -> bytes:
+    """A PNG file of a `sheet`, whose arguments these are."""
+    import PIL.Image
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with style():
         canvas = FigureCanvasAgg(sheet(charts, *head, **more))
         canvas.draw()
-        return _file(np.asarray(canvas.buffer_rgba())[..., :3], few_colours)
+        return png(PIL.Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
 
 
 def _canvas(width: float, height: float, **more: Any) -> Figure:
@@ -215,18 +211,6 @@ def _canvas(width: float, height: float, **more: Any) -> Figure:
             return file.getvalue()
 
     return ShownFigure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white", **more)
-
-
-def _file(pixels: NDArray[np.uint8], few_colours: bool) -> bytes:
-    import PIL.Image
-
-    image = PIL.Image.fromarray(pixels)
-    if few_colours:
-        image = image.quantize(SHADES, method=PIL.Image.Quantize.FASTOCTREE, dither=PIL.Image.Dither.NONE)
-        palette = np.array(image.getpalette()).reshape(-1, 3)
-        palette[palette.min(axis=1) > NEARLY_WHITE] = 255
-        image.putpalette(palette.ravel().tolist())
-    return png(image)
 
 
 def svg(name: str, width: int, height: int, panel: Panel) -> Markup:

@@ -1,4 +1,4 @@
-"""PNG files of stages: an order before and after, clusters and their map, two clusterings, a calibration.
+"""PNG files of stages: an order before and after, clusters and their map.
 
 Letters: S sequences, N documents on a map, K clusters, C columns of a bar.
 Cost: 0.3 to 2 s each, whatever the corpus, because points are thinned or sampled first. Known weakness: above some 30
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 MUTED = COLOURS["muted"]
 LARGEST = 30
 """Number of clusters with a bar of their size."""
-PAIRS = 40
-"""Most clusters of either clustering in the heatmap."""
-
 BAR_PIXELS = 360
 """Most columns of a bar, so that each is some pixels wide."""
 BINS = 60
@@ -127,7 +124,7 @@ def cluster_map(
     xy: NDArray[np.floating],
     labels: NDArray[np.integer],
 ) -> bytes:
-    """The map and the sizes of the largest clusters, 1600 pixels wide, at most some 300 kB.
+    """The map and the sizes of the largest clusters, 1600 pixels wide.
 
     names, sizes: of the K clusters. xy, labels: documents' places on the map, float (N, 2), and clusters, int (N,).
     """
@@ -152,36 +149,4 @@ def cluster_map(
         Panel("", partial(charts.documents_map, xy=xy, labels=labels, colours=colours)),
         Panel(f"documents of each cluster{f', of the {LARGEST} largest' if rest > 0 else ''}", draw_sizes),
     ]
-    return sheet_picture([Chart(panels, across=2, height=630)], title, note, few_colours=True)
-
-
-def contingency(
-    table: NDArray[np.integer],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    note: str,
-    spaces: tuple[str, str] = ("shallow", "deep"),
-) -> bytes:
-    """Two clusterings of the same documents as a heatmap, 1400 pixels wide.
-
-    table: documents in cluster k of the first space and j of the second, int (m, m); matched clusters are on the
-    diagonal, pairs with most common documents first; the picture shows the first PAIRS. rows, columns: m names each.
-    """
-    pairs = min(len(rows), PAIRS)
-    shares = (table / np.maximum(table.sum(axis=1, keepdims=True), 1))[:pairs, :pairs]
-    row_names, column_names = (map(brief, drawable(names[:pairs])) for names in (rows, columns))
-
-    def draw(axes: Axes) -> None:
-        axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
-        size = 11 if pairs <= 30 else 9
-        axes.set_xticks(range(pairs), [*column_names], rotation=55, ha="right", size=size)
-        axes.set_yticks(range(pairs), [*row_names], size=size)
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.set_ylabel(spaces[0], size=13, weight="bold")
-        axes.set_xlabel(spaces[1], size=13, weight="bold")
-
-    more = f"; and {len(rows) - pairs:,} pairs more" if len(rows) > pairs else ""
-    note = f"{note}\nthe darker, the more of the {spaces[0]} cluster's documents{more}"
-    chart = Chart([Panel("", draw)], across=1, height=700)
-    return sheet_picture([chart], "Which clusters are the same in both spaces", note, width=1400)
+    return sheet_picture([Chart(panels, across=2, height=630)], title, note)

@@ -1,7 +1,5 @@
 """Two spaces compared by their clusters."""
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,11 +42,6 @@ def test_two_spaces_of_any_dims_are_compared_by_their_clusters(k: int, seed: int
     assert figures["ari"] == pytest.approx(adjusted_rand_score(first, second), abs=1e-9)
     assert figures["chosen"] == "second"
     assert adjusted_rand_score(found.labels[0], first) == adjusted_rand_score(found.labels[1], second) == 1
-    # The matching holds the most documents together.
-    matched = found.table[tuple(found.pairs)]
-    best = max(sum(found.table[at, to] for at, to in enumerate(chosen)) for chosen in permutations(range(k)))
-    assert matched.sum() == best == round(figures["matched_documents"] * len(first))
-    assert (np.diff(matched) <= 0).all()
 
 
 def test_the_same_space_is_the_same_structure() -> None:

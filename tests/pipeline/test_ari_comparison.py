@@ -16,7 +16,6 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.topics.ari_comparison import HEATMAP
 from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
@@ -159,7 +158,5 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(1))
-    run = embed(settings_of(tmp_path), shallow="topics", deep="moods")
-    receipt = compare(run)
+    receipt = compare(embed(settings_of(tmp_path), shallow="topics", deep="moods"))
     assert (receipt.figures["ari"], receipt.figures["chosen"]) == (1.0, "shallow")
-    assert run.store.read(f"{receipt.files['fit']}/{HEATMAP}").startswith(b"\x89PNG")

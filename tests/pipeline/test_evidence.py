@@ -30,7 +30,6 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.view.strategies import by_batches, conclusions
 from dagster_divorder.view.words import points
 from tests.conftest import small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import over
@@ -133,8 +132,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert main(["compare"]) == 0
     *lines, _ = capsys.readouterr().out.strip("\n").splitlines()
     assert any("sequences of 128 tokens, batches of 4, 4 clusters" in line for line in lines)
-    stored = by_batches(load_comparison(open_run(load_settings())))
-    assert lines[: len(conclusions(stored))] == conclusions(stored)
+    stored = load_comparison(open_run(load_settings()))
     assert {row["documents"] for row in stored} == set(strategy_comparison.DOCUMENTS)
     shown = [
         [
@@ -142,6 +140,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
             "original",
             f"{row['distinct clusters a sequence']:.2f}",
             points(row["batch TV of cluster"]),
+            str(row["features that drift"]),
         ]
         for row in stored
     ]

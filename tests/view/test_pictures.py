@@ -16,7 +16,6 @@ from matplotlib.image import imread
 from dagster_divorder.core import measure
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.view import charts, drawing, pictures, words
-from dagster_divorder.view.pictures import PAIRS
 from tests.twins import metrics as twin
 
 Draw = Callable[..., bytes]
@@ -62,19 +61,12 @@ def cluster_map(n: int, k: int) -> bytes:
     )
 
 
-def contingency(clusters: int) -> bytes:
-    table = np.random.default_rng(0).integers(0, 50, (clusters, clusters))
-    names = [f"sea {number}, net, gull" for number in range(clusters)]
-    return pictures.contingency(table, names, names[::-1], "$5 is no formula, and ARI 0.2")
-
-
 PICTURES: dict[str, tuple[Draw, int, dict[str, tuple[object, ...]]]] = {
     "cluster map": (
         cluster_map,
         1600,
         {"400 clusters": (2000, 400), "one": (1, 1)},
     ),
-    "contingency": (contingency, 1400, {"one cluster": (1,), "many pairs": (3 * PAIRS,)}),
     "ordering comparison": (
         ordering_comparison,
         1600,
@@ -120,7 +112,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], Fi
     """The figure of a picture, instead of its bytes."""
     figures: list[Figure] = []
 
-    def sheet_picture(*head: object, few_colours: bool = False, **more: object) -> bytes:
+    def sheet_picture(*head: object, **more: object) -> bytes:
         with drawing.style():
             figures.append(drawing.sheet(*head, **more))  # type: ignore[arg-type]
         return b""

@@ -2,7 +2,7 @@
 
     compare(np.load("shallow.npy"), np.load("deep.npy"), k=30).figures
 
-Letters: n documents, D dims, W words, K and J clusters.
+Letters: n documents, D dims, W words.
 Sources: Hubert and Arabie 1985 (adjusted Rand index, ARI); Diversity-Ordered Training (its borders and tiers).
 Known weakness: noise is another structure, too; `told_by_words` tells it from structure.
 """
@@ -22,19 +22,14 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 DIFFERENT, SAME = 0.3, 0.7
-MATCHED = 1_000
-"""Clusters of each space that are matched: the first, which are the largest of the fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """labels: clusters of the documents in both spaces, int32 (2, n). table: documents in cluster k of the first space
-    and j of the second, int64 (K, J). pairs: clusters matched one to one so that they share the most documents, int64
-    (2, min(K, J)), by falling number. figures: for people; `chosen` is the space to use."""
+    """labels: clusters of the documents in both spaces, int32 (2, n). figures: for people; `chosen` is the space to
+    use."""
 
     labels: NDArray[np.int32]
-    table: NDArray[np.int64]
-    pairs: NDArray[np.int64]
     figures: dict[str, Any]
 
 
@@ -53,7 +48,6 @@ def compare(
     Raises:
         InputError: the numbers of rows differ, or a vector is not finite.
     """
-    from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     if len(first) != len(second):
@@ -63,10 +57,6 @@ def compare(
     spaces = [space.astype(np.float32, copy=False) for space in (first, second)]
     fits = [fit(space, k, seed=seed, centre=mean) for space, mean in zip(spaces, centre, strict=True)]
     labels = np.stack([assign(space, by)[0] for space, by in zip(spaces, fits, strict=True)])
-    table = np.zeros(np.minimum(labels.max(axis=1) + 1, MATCHED), np.int64)
-    np.add.at(table, tuple(labels[:, (labels < MATCHED).all(axis=0)]), 1)
-    pairs = np.stack(linear_sum_assignment(table, maximize=True))
-    pairs = pairs[:, np.argsort(-table[tuple(pairs)], kind="stable")]
     ari = float(adjusted_rand_score(*labels))
     overlap, chosen, why = conclude(ari, *names)
     figures = {
@@ -75,10 +65,9 @@ def compare(
         "overlap": overlap,
         "ari": ari,
         "nmi": float(normalized_mutual_info_score(*labels)),
-        "matched_documents": float(table[tuple(pairs)].sum() / len(first)),
         "measured_documents": len(first),
     }
-    return Agreement(labels, table, pairs, figures)
+    return Agreement(labels, figures)
 
 
 def conclude(ari: float, first: str, second: str) -> tuple[str, str, str]:

@@ -60,8 +60,10 @@ def find_words(texts: pa.Array) -> Words:
     split = pc.split_pattern(pc.utf8_lower(pc.utf8_normalize(texts, "NFC")), " ")
     words = split.flatten().dictionary_encode()
     lengths = np.from_dlpack(pc.utf8_length(words.dictionary))
-    cells = np.from_dlpack(pc.list_parent_indices(split)), np.from_dlpack(words.indices)
-    used = csr_array((np.ones(len(words), np.int32), cells), (len(texts), len(lengths)))
+    document, word = (
+        np.from_dlpack(of).astype(np.int64) for of in (pc.list_parent_indices(split), words.indices)
+    )
+    used = csr_array((np.ones(len(word), np.int32), (document, word)), (len(texts), len(lengths)))
     used.data[:] = 1
     kept = np.flatnonzero((lengths >= 2) & (lengths <= 40))
     return Words(used[:, kept], words.dictionary.take(kept).to_pylist())

@@ -22,7 +22,7 @@ from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, Text, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.diversity_metrics import Trained
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
@@ -30,11 +30,11 @@ from dagster_divorder.stages.order.sequence_order import sequence_items, vector_
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, drift_columns, summary_row
-from dagster_divorder.view.strategies import conclusions
 
 DOCUMENTS = ("original", "random", "round_robin", "stratified", "balanced")
 SEQUENCES = ("original", "random", "balanced")
 """Strategies that are always compared, for documents and for sequences."""
+DISTINCT = "distinct clusters a sequence"
 DEVIATIONS = (TV_OF_CLUSTER, SHARE_OF_CLUSTER, "mean prefix deviation, tokens")
 """Columns that are also in the summary of diversity_metrics."""
 LOOKED_AT = 1 << 13
@@ -45,7 +45,7 @@ WARM_UP = 64
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
     """One row per pair of strategies, as in Diversity-Ordered Training: distinct clusters a sequence, deviations, drift
-    and cost. Values are None if the corpus is smaller than a batch."""
+    and cost, the pair with the nearest batches first. Values are None if the corpus is smaller than a batch."""
     return run.rows("strategy_comparison", "table")
 
 
@@ -79,7 +79,7 @@ def _compare_strategies(run: Run) -> Made:
                 row = {
                     "documents": of_documents,
                     "sequences": of_sequences,
-                    "distinct clusters a sequence": distinct["mean"],
+                    DISTINCT: distinct["mean"],
                     "fewest": distinct["least"],
                     "std": distinct["spread"],
                     **{name: summary[name] for name in DEVIATIONS},
@@ -89,6 +89,7 @@ def _compare_strategies(run: Run) -> Made:
                 }
                 rows.append(row)
                 advance(1)
+    rows.sort(key=lambda row: (row[TV_OF_CLUSTER] or 0.0, -row[DISTINCT]))
     return Made({"table": rows}, figures={"pairs": len(rows)})
 
 
@@ -118,12 +119,11 @@ def _drift(
 
 
 def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
-    """Conclusions, and the comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
+    """The comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
     rows, pair = load_comparison(run), ("documents", "sequences")
     last = [*rows[0]].index(DEVIATIONS[-1]) + 1 if rows else 0
     rest = [{name: row[name] for name in (*pair, *[*row][last:])} for row in rows]
     return {
-        "conclusions": Text("\n\n".join(conclusions(rows))),
         "comparison": Table([dict([*row.items()][:last]) for row in rows]),
         "drift_and_cost": Table(rest),
     }
@@ -131,7 +131,7 @@ def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
 
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
-    version=7,
+    version=8,
     description="Which strategy to use. Diversity, deviations, drift and seconds of all pairs of strategies, for "
     "documents and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", "repeats"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.agreement import compare, told_by_words
@@ -17,24 +16,21 @@ from dagster_divorder.core.topics.terms import find_words
 from dagster_divorder.corpus.sample import beginnings
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Picture, Shown, Text
+from dagster_divorder.pipeline.stage import Text
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import STAGE_OF, load_space
 from dagster_divorder.store.space import SAMPLE_BYTES
-from dagster_divorder.store.state import Receipt
 
 USUAL = 30
 """Clusters of each space if `clusters.k` is not a number: the recommended one depends on the space."""
 TOLD_SHARE = 0.5
 NOISE = "words tell the clusters of {1} vectors far less well ({3:.2f}) than those of {0} ones ({2:.2f})"
 """The note if words tell the chosen second space's clusters less than TOLD_SHARE as well as the first one's."""
-INFO, HEATMAP = "ari_comparison.json", "contingency.png"
+INFO = "ari_comparison.json"
 
 
 def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
-    from dagster_divorder.view.pictures import contingency
-
     kinds, k = run.settings.embedding.compared, run.settings.clusters.number or USUAL
     spaces = [load_space(run, kind) for kind in kinds]
     most = min(space.most_rows(run.view, SAMPLE_BYTES // 2) for space in spaces)
@@ -50,25 +46,12 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     noise = found.figures["chosen"] == kinds[1] and told[kinds[1]] < TOLD_SHARE * told[kinds[0]]
     note = NOISE.format(*kinds, *told.values()) if noise else None
     info = {"spaces": kinds, "k": k, **found.figures, "told_by_words": told, "note": note}
-    shared = found.table[np.ix_(*found.pairs)]
-    # Numbers: words of documents would have to go with deleted ones.
-    rows_named, columns_named = (list(map(str, at)) for at in found.pairs)
-    picture = contingency(shared, rows_named, columns_named, info["conclusion"], kinds)
-    return {INFO: orjson.dumps(info), HEATMAP: picture}
-
-
-def _show_ari_comparison(run: Run, receipt: Receipt) -> Shown:
-    heatmap = run.store.local(f"{receipt.files['fit']}/{HEATMAP}")
-    return {
-        "conclusion": Text(receipt.figures["conclusion"]),
-        "ari": receipt.figures["ari"],
-        "contingency": Picture(heatmap, "clusters of one space against clusters of the other"),
-    }
+    return {INFO: orjson.dumps(info)}
 
 
 ARI_COMPARISON = PinnedFit(
     name="ari_comparison",
-    version=14,
+    version=15,
     description="Whether deep vectors, or your own, are worth using instead of shallow ones. Both are clustered with "
     'the same number of clusters, and the clusterings compared. With `embedding.kind = "auto"` it picks the vectors.',
     reads=lambda settings: (
@@ -90,5 +73,8 @@ ARI_COMPARISON = PinnedFit(
     figures=lambda run, receipt: {
         name: value for name, value in receipt.facts.items() if name not in ("reason", "documents", "checked")
     },
-    show=_show_ari_comparison,
+    show=lambda run, receipt: {
+        "conclusion": Text(receipt.figures["conclusion"]),
+        "ari": receipt.figures["ari"],
+    },
 )
