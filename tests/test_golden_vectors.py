@@ -56,8 +56,7 @@ def clustered() -> dict[str, Any]:
 
 
 def deep(pooling: str) -> np.ndarray:
-    from dagster_divorder.models.deep import load
-    from dagster_divorder.models.embed import Embedder
+    from dagster_divorder.models.embed import load
     from dagster_divorder.models.tokenize import load_encoder
 
     with tempfile.TemporaryDirectory() as made:
@@ -65,7 +64,7 @@ def deep(pooling: str) -> np.ndarray:
         save_tokenizer(folder, *AFFIXES["bert"])
         model = load(folder, read_spec(folder, pooling=pooling))
         tokens = load_encoder(folder, "tokenizers").encode(TEXTS)
-        return Embedder(model, threads=1).embed(*tokens).vectors
+        return model.embed(*tokens).vectors
 
 
 CASES: dict[str, Callable[[], Any]] = {

@@ -31,7 +31,6 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.models.deep import Model
 from dagster_divorder.models.embed import Embedder, batch_end
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import EmbeddingSpec
@@ -77,10 +76,9 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
     directory = model_path(embed.records.fragments.store, embed.model)
-    embedder = Embedder(loaded, threads=embed.threads)
     with quiet():
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
-    batches, seen = padded(ids, lengths, embedder)
+    batches, seen = padded(ids, lengths, loaded)
     variants: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(plain, batches),
         "stage": lambda: embed.compute(fragment),
@@ -116,7 +114,7 @@ def padded(
     ids: np.ndarray, lengths: np.ndarray, embedder: Embedder
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], int]:
     """The batches that the stage makes, on the device, and the real tokens in them."""
-    spec, made, seen = embedder.model.spec, [], 0
+    spec, made, seen = embedder.spec, [], 0
     starts, read = np.cumsum(lengths) - lengths, np.minimum(lengths, spec.room)
     order = np.argsort(-read, kind="stable")
     sizes = read[order] + spec.window - spec.room
@@ -129,7 +127,7 @@ def padded(
             rows[row, : sizes[begin + row]] = [*spec.prefix, *own, *spec.suffix]
         mask = np.arange(sizes[begin]) < sizes[begin:end, None]
         seen += int(sizes[begin:end].sum())
-        device = embedder.model.device
+        device = embedder.device
         made.append((torch.from_numpy(rows).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)))
         begin = end
     return made, seen
@@ -165,7 +163,7 @@ def on_one_thread(run: Callable[[], object]) -> None:
     torch.set_num_threads(before)
 
 
-def flops(model: Model, lengths: np.ndarray, spec: EmbeddingSpec) -> float:
+def flops(model: Embedder, lengths: np.ndarray, spec: EmbeddingSpec) -> float:
     """Of all windows: two a weight outside the tables a token, and attention's products."""
     config = model.module.config.get_text_config()
     tables = {

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dagster_divorder.engine.memory import MODEL_BYTES
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary
-from dagster_divorder.models.deep import Model, sees_ahead
+from dagster_divorder.models.embed import Embedder, sees_ahead
 from dagster_divorder.models.pretrained import load_module, quiet
 from dagster_divorder.models.spec import EmbeddingSpec
 
@@ -97,7 +97,7 @@ def load(
     return model
 
 
-class GradientModel(Model):
+class GradientModel(Embedder):
     """A loaded model; a call gives the projected gradients of a batch of windows. parameters: by name, those whose
     gradients are taken."""
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
-from dagster_divorder.models.deep import torch_threads
+from dagster_divorder.models.embed import torch_threads
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import cpu_dtype
 from dagster_divorder.models.validation import IGNORED, summed_losses, text_losses

@@ -18,8 +18,7 @@ from safetensors.numpy import load_file, save_file
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import INDEX, POOLING, SENTENCE, embedding_table, locate
-from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.embed import load
 from dagster_divorder.models.pretrained import save_tokenizer as save_checkpoint_tokenizer
 from dagster_divorder.models.spec import (
     declared_lengths,
@@ -65,7 +64,7 @@ def load_all(folder: Path) -> None:
     declared_lengths(folder), special_tokens_around(folder)
     spec = read_spec(folder, device="cpu")
     model = load(folder, spec, vocabulary=encoder.vocab_size)
-    Embedder(model, threads=1).embed(ids, lengths)
+    model.embed(ids, lengths)
 
 
 CONFIGS = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"]

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, load
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import (
     NO_LIMIT,
@@ -71,8 +70,7 @@ def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> Documents:
 
 
 def embed(folder: Path, texts: list[str] = DOCUMENTS, **options: Any) -> np.ndarray:
-    embedder = Embedder(load(folder, read_spec(folder, **options)), threads=2)
-    return embedder.embed(*tokens_of(folder, texts)).vectors
+    return load(folder, read_spec(folder, **options)).embed(*tokens_of(folder, texts)).vectors
 
 
 @functools.cache
@@ -242,13 +240,13 @@ def test_a_checkpoint_without_its_pooler_is_whole(changed: Folders) -> None:
     np.testing.assert_array_equal(embed(folder), before)
 
 
-class Wrapped(Model):
+class Wrapped(Embedder):
     """A model whose calls are seen, and may fail, before they are answered."""
 
-    def __init__(self, model: Model, watch: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+    def __init__(self, model: Embedder, watch: Callable[[np.ndarray, np.ndarray], Any]) -> None:
         super().__init__(model.module, model.spec)
         self.dims, self.needs_mask = model.dims, model.needs_mask
-        self.watch = watch
+        self.watch, self.budget = watch, 400
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
         change = self.watch(ids, lengths)
@@ -257,9 +255,11 @@ class Wrapped(Model):
 
 
 @pytest.fixture(scope="module")
-def llama(checkpoints: Folders) -> Model:
+def llama(checkpoints: Folders) -> Embedder:
     folder = checkpoints("llama")
-    return load(folder, read_spec(folder))
+    model = load(folder, read_spec(folder))
+    model.budget = 400
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ def cpu_error(positions: int) -> Exception:
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [cuda_error, cpu_error])
 def test_batches_that_do_not_fit_are_made_smaller(
-    llama: Model, documents: Documents, error: Callable[[int], Exception]
+    llama: Embedder, documents: Documents, error: Callable[[int], Exception]
 ) -> None:
     calls: list[int] = []
 
@@ -288,8 +288,8 @@ def test_batches_that_do_not_fit_are_made_smaller(
             raise error(ids.size)
 
     ids, lengths = np.tile(documents[0], 6), np.tile(documents[1], 6)
-    expected = Embedder(llama, 400).embed(ids, lengths)
-    embedder = Embedder(Wrapped(llama, watch), 400)
+    expected = llama.embed(ids, lengths)
+    embedder = Wrapped(llama, watch)
     done: list[int] = []
     found = embedder.embed(ids, lengths, done.append)
     np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
@@ -298,7 +298,9 @@ def test_batches_that_do_not_fit_are_made_smaller(
     assert sum(done) == np.minimum(lengths, CONTEXT - 1).sum()
 
 
-def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(llama: Model, documents: Documents) -> None:
+def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(
+    llama: Embedder, documents: Documents
+) -> None:
     def watch(ids: np.ndarray, lengths: np.ndarray) -> None:
         if ids.size > 30:
             raise cuda_error(ids.size)
@@ -306,7 +308,7 @@ def test_where_a_window_does_not_fit_the_run_ends_with_a_remedy(llama: Model, do
     with pytest.raises(
         InputError, match=r"pass of 48 tokens on cpu; .*tensor_parallel, or lower deep.max_tok"
     ):
-        Embedder(Wrapped(llama, watch), 400).embed(*documents)
+        Wrapped(llama, watch).embed(*documents)
 
 
 def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -321,13 +323,11 @@ def spoil(rows: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-def test_what_is_not_finite_is_zero_and_flagged(llama: Model, documents: Documents) -> None:
+def test_what_is_not_finite_is_zero_and_flagged(llama: Embedder, documents: Documents) -> None:
     ids, lengths = documents
     marked = int(ids[0])
-    found = Embedder(Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))), 400).embed(
-        ids, lengths
-    )
-    whole = Embedder(llama, 400).embed(ids, lengths).vectors
+    found = Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))).embed(ids, lengths)
+    whole = llama.embed(ids, lengths).vectors
     windows = np.split(ids, np.cumsum(lengths)[:-1])
     bad = np.array([marked in window[: CONTEXT - 1] for window in windows])
     np.testing.assert_array_equal(found.flagged, np.where(bad, NOT_FINITE, 0))

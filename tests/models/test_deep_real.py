@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dagster_divorder.models.deep import load
-from dagster_divorder.models.embed import Embedder
+from dagster_divorder.models.embed import load
 from dagster_divorder.models.pretrained import quiet, save_tokenizer
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tokenize import load_encoder
@@ -46,7 +45,7 @@ def test_vectors_are_those_of_transformers(folder: Path, tmp_path: Path) -> None
     assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
     save_tokenizer(folder, tmp_path)
     encoder = load_encoder(tmp_path)
-    found = Embedder(load(folder, spec), threads=2).embed(*encoder.encode(DOCUMENTS))
+    found = load(folder, spec).embed(*encoder.encode(DOCUMENTS))
     with quiet(), torch.inference_mode():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
         for text, vector in zip(DOCUMENTS[:-1], found.vectors, strict=False):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.embed import NOT_FINITE, Embedder
+from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.models.gradients import GradientModel, load, signs
 from dagster_divorder.models.pretrained import quiet
 from dagster_divorder.models.spec import EmbeddingSpec, read_spec
@@ -128,7 +128,8 @@ def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: Gradient
             expected[row] += (each.double() @ projection.double())[0].numpy()
         expected[row] /= np.linalg.norm(expected[row])
     for positions in (1, 100, 1000):
-        found = Embedder(llama, positions).embed(ids, lengths)
+        llama.budget = positions
+        found = llama.embed(ids, lengths)
         np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
         assert not found.flagged.any()
 
@@ -142,7 +143,7 @@ def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Fo
     ids, lengths = documents(20)
     ids[ids == 7] = 8
     ids[lengths[:5].sum() + 1] = 7
-    found = Embedder(model, 200).embed(ids, lengths)
+    found = model.embed(ids, lengths)
     assert np.flatnonzero(found.flagged == NOT_FINITE).tolist() == [5]
 
 

@@ -15,8 +15,7 @@ import torch
 
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import SettingsError
-from dagster_divorder.models.deep import Model, load
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory
+from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory, load
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
@@ -74,7 +73,7 @@ def texts_of(corpus: Path) -> list[str]:
 
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     encoded = load_encoder(folder).encode(texts)
-    return Embedder(load(folder, read_spec(folder, **options)), threads=1).embed(*encoded).vectors
+    return load(folder, read_spec(folder, **options)).embed(*encoded).vectors
 
 
 def test_a_model_with_a_tokenizer_of_its_own(
@@ -141,7 +140,7 @@ def test_documents_without_a_finite_vector_are_named(
     starts = [tuple(part[: CONTEXT - 2].tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
     write_jsonl(corpus, [{"text": text, "id": f"doc-{at}"} for at, text in enumerate([*texts, texts[3]])])
 
-    class Broken(Model):
+    class Broken(Embedder):
         def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
             vectors = super().__call__(ids, lengths).clone()
             for row, length in enumerate(lengths):
@@ -149,14 +148,14 @@ def test_documents_without_a_finite_vector_are_named(
                     vectors[row, 0] = torch.nan
             return vectors
 
-    def load_broken(*arguments: Any, **options: Any) -> Model:
+    def load_broken(*arguments: Any, **options: Any) -> Embedder:
         whole = load(*arguments, **options)
         broken = Broken(whole.module, whole.spec)
         broken.dims, broken.needs_mask = whole.dims, whole.needs_mask
         return broken
 
     notes = Notes()
-    monkeypatch.setattr("dagster_divorder.models.deep.load", load_broken)
+    monkeypatch.setattr("dagster_divorder.models.embed.load", load_broken)
     settings = make_settings(deep={"model": str(models["bert"])})
     report = run(settings, notes).figures
     flagged = stored(settings, "flagged")

@@ -40,7 +40,6 @@ from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.deep import Model
     from dagster_divorder.models.tokenize import Engine
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
@@ -176,8 +175,8 @@ class Embed:
         tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
         return {"tokens": tokens, "spec": asdict(self.spec)}
 
-    def load(self) -> Model:
-        from dagster_divorder.models.deep import load
+    def load(self) -> Embedder:
+        from dagster_divorder.models.embed import load
 
         return load(
             model_path(self.records.fragments.store, self.model),
@@ -221,8 +220,10 @@ def _embedder(embed: Embed) -> Embedder:
         import torch
 
         torch.cuda.set_device(worker_number())
-    threads = max(1, embed.threads // embed.processes)
-    return Embedder(embed.load(), embed.limit, threads=threads)
+    embedder = embed.load()
+    embedder.threads = max(1, embed.threads // embed.processes)
+    embedder.budget = embed.limit or embedder.budget
+    return embedder
 
 
 _groups: dict[tuple[int, str], Group] = {}

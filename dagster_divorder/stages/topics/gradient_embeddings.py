@@ -30,7 +30,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fits import model_path
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.deep import Model
+    from dagster_divorder.models.embed import Embedder
 
 LAYERS = 2
 """Last blocks whose gradients are taken: more are nearer to the whole model's gradients, in more time."""
@@ -70,7 +70,7 @@ class Gradients(Embed):
     def recipe(self) -> dict[str, Any]:
         return {**Embed.recipe(self), "projection": [self.dims, self.seed], "blocks": LAYERS}
 
-    def load(self) -> Model:
+    def load(self) -> Embedder:
         from dagster_divorder.models.gradients import load
 
         return load(
