@@ -318,6 +318,7 @@ def test_every_method_fills_a_budget_of_tokens(method: str, corpus: Path, make_s
         ("[selection]\ntokens = 3", 'tokens is 3, and method is "none"'),
         ('[selection]\nmethod = "random"', "tokens is unset"),
         ("[mixing]\ntotal_tokens = 5", "set mixing.weights"),
+        ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
     ],
 )
 def test_settings_that_contradict_are_refused(given: str, said: str, tmp_path: Path) -> None:
