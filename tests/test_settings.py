@@ -75,8 +75,8 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
             ["evidence.tokens is set, but no documents are held out", "set heldout.documents"],
         ),
         (
-            {"DIVORDER_SEQUENCE__STRATEGY": "buffer", "DIVORDER_ORDER__OPTIONS__BUFFER": "-1"},
-            ["order.options", "buffer is '-1'", "greater than or equal to 1"],
+            {"DIVORDER_SEQUENCE__STRATEGY": "f2", "DIVORDER_ORDER__OPTIONS__F2_LAMBDA": "-1"},
+            ["order.options", "f2_lambda is '-1'", "greater than or equal to 0"],
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
@@ -91,7 +91,7 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
                 "DIVORDER_ORDER__STRATEGY": "block_shuffle",
                 "DIVORDER_ORDER__OPTIONS__BLOCK_STRATEGY": "block_shuffle",
             },
-            ["order.options", "block_strategy is 'block_shuffle'", "expected 'balanced' or 'f3'"],
+            ["order.options", "block_strategy is 'block_shuffle'", "expected 'balanced', "],
         ),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
@@ -109,7 +109,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
     [
         (
             "[mixing]\nweights = { a = -1.0 }",
-            "mixing.weights = {'a': -1.0}: expected a number above 0, up to 1, natural, uniform, sqrt, or a",
+            "mixing.weights = {'a': -1.0}: expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a",
         ),
         ("[mixing]\nweights = { a = 0.0 }", "mixing.weights = {'a': 0.0}: no value has a share; give values"),
         (
@@ -118,7 +118,7 @@ def test_errors_name_key_value_and_expectation(environ: dict[str, str], parts: l
         ),
         (
             "[mixing]\nweights = 3",
-            "mixing.weights = 3: expected a number above 0, up to 1, natural, uniform, sqrt, or a table",
+            "mixing.weights = 3: expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a table",
         ),
         (
             "[order]\nseparate_copies = 2",
@@ -157,6 +157,10 @@ PHASES = {
         "phases end at until = 0.5 and then 0.4; expected ends that rise",
     ),
     "no end": (LAST + LAST, "phase 1 has no end; expected until in every phase but the last"),
+    "unimax": (
+        '[[mixing.phase]]\nweights = "unimax"',
+        'no weights "unimax"; expected "uniform", and mixing.max_re',
+    ),
     "tokens": (HALF + "tokens = 9\n" + LAST, "mixing.phase.tokens is no longer a setting: set until"),
     "the last has one": (HALF, "the last phase ends with training; remove its until"),
     "weights": (
@@ -182,11 +186,11 @@ def test_the_formats_that_settings_know_are_those_that_are_written() -> None:
 
 
 def test_a_strategy_takes_the_options_that_it_declares() -> None:
-    options = {"block_strategy": "f3", "within_cluster": "original"}
+    options = {"block_strategy": "f2", "within_cluster": "original"}
     settings = Settings(
         order={"strategy": "block_shuffle", "options": options}, sequence={"strategy": "round_robin"}
     )
-    assert settings.strategy_options("block_shuffle") == {"block_strategy": "f3"}
+    assert settings.strategy_options("block_shuffle") == {"block_strategy": "f2"}
     assert settings.strategy_options("round_robin") == {"within_cluster": "original"}
     assert settings.strategy_options("within_shard") == {"shards": 64}
     assert settings.strategy_options("balanced") == {}
@@ -344,12 +348,12 @@ def test_urls_that_overlap_are_refused(store: str, output: str, inputs: str, ove
     [
         "",
         "seed = 3 # mine\n",
-        "[order] # own\nstrategy = 'f3' # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
+        "[order] # own\nstrategy = 'f2' # k\ncut = ['x']\n\n[order.traits]\nlength = 1\n",
         "[order.traits] # c\nlength = 1.0\n\n[sequence]\nlength = 3\n",
         "[sequence]\nlength = 3\n[order.traits]\nlength = 2\n[embedding]\npca = 9\n",
         "order.traits.length = 1\n",
         'order = {cut = ["é"]}\n',
-        "\ufeff[order]\r\nstrategy = 'f3'\r\n",
+        "\ufeff[order]\r\nstrategy = 'f2'\r\n",
     ],
 )
 def test_keys_are_written_into_a_file_and_all_else_stays(tmp_path: Path, text: str) -> None:
@@ -405,7 +409,7 @@ NUMBERS: dict[str, object] = {
 INSIDE: dict[str, object] = {
     "order.traits": {"cluster": True},
     "mixing.phase": [{"weights": True}],
-    "order.options": {"buffer": True},
+    "order.options": {"f2_lambda": True},
     "mixing.weights": {"web": True, "books": 0.5},
     "clusters.k": [True, 5],
     "evidence.learning_rates": [True],
@@ -415,6 +419,6 @@ INSIDE: dict[str, object] = {
 @pytest.mark.parametrize(("key", "value"), [*NUMBERS.items(), *INSIDE.items()])
 def test_true_is_no_number(key: str, value: object) -> None:
     section, name = key.split(".")
-    in_use = {"order.options": {"strategy": "buffer"}}
+    in_use = {"order.options": {"strategy": "f2"}}
     with pytest.raises(SettingsError, match="expected a number, not true or false"):
         load_settings({section: {name: value, **in_use.get(key, {})}}, environ={})

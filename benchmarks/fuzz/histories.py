@@ -130,7 +130,7 @@ class History:
 
     def draw_settings(self) -> Sections:
         draw, traits = self.draw, ["cluster", "length", "source"]
-        weights: Any = draw.choice([None, "natural", "sqrt", 0.3, "table", "table"])
+        weights: Any = draw.choice([None, "natural", "sqrt", 0.3, "unimax", "table", "table"])
         trait = draw.choice(["source", "source", "cluster", "length"])
         if weights == "table":
             names = {"source": list("abc"), "cluster": list("012"), "length": ["bin 0", "bin 1", "bin 2"]}
@@ -146,7 +146,7 @@ class History:
         if weights is not None:
             mixing |= {
                 "total_tokens": draw.choice([None, None, 100, 500, 3000]),
-                "max_repeats": draw.choice([None, None, 2, 10]),
+                "max_repeats": draw.choice([None, None, 2, 10]) if weights != "unimax" else 3,
             }
         selection: dict[str, Any] = {}
         if draw.random() < 0.4:
@@ -223,7 +223,7 @@ class History:
             for name, values in source.items():
                 base[name] = base.get(name, {}) | values
         mixing, sequence = base["mixing"], base["sequence"]
-        if base["curriculum"] or sequence["epochs"] > 1 or mixing.get("weights") is None:
+        if base["curriculum"] or sequence["epochs"] > 1 or mixing.get("weights") in (None, "unimax"):
             # Phases are refused beside a score and epochs.
             base["mixing"] = mixing | {"phase": ()}
         elif mixing["phase"]:

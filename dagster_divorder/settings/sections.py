@@ -298,9 +298,11 @@ def _with_a_share(weights: Any) -> Any:
 
 Weights = Annotated[
     Annotated[float, Field(gt=0, le=1)]
-    | Literal["natural", "uniform", "sqrt"]
+    | Literal["natural", "uniform", "sqrt", "unimax"]
     | dict[str, Annotated[float, Field(ge=0)]],
-    _or_refused("expected a number above 0, up to 1, natural, uniform, sqrt, or a table of shares from 0"),
+    _or_refused(
+        "expected a number above 0, up to 1, natural, uniform, sqrt, unimax, or a table of shares from 0"
+    ),
 ]
 
 
@@ -316,6 +318,8 @@ class Phase(_Section):
 
     @model_validator(mode="after")
     def _no_limit_of_its_own(self) -> Self:
+        if self.weights == "unimax":
+            raise ValueError('a phase has no weights "unimax"; expected "uniform", and mixing.max_repeats')
         return self
 
 
@@ -327,8 +331,9 @@ class Mixing(_Section):
     like `order.traits`, so that every batch has these shares; each value has its own held-out documents."""
     weights: Weights | None = Field(None, examples=[0.3])
     """Shares of the tokens. A table: these shares. natural: as in the corpus. uniform: equal. A number from 0 to 1: in
-    proportion to the corpus's share to this power; as it falls, more equal; sqrt: 0.5. Values with too few tokens
-    are read again, values with too many only in part. Unset: every record once."""
+    proportion to the corpus's share to this power; as it falls, more equal; sqrt: 0.5. unimax: equal shares, but no
+    value more than `max_repeats` times. Values with too few tokens are read again, values with too many only in part.
+    Unset: every record once."""
     phase: tuple[Phase, ...] = Field((), examples=[[{"until": 0.8, "weights": {"web": 0.7, "code": 0.3}}]])
     """Phases of training with shares of their own, instead of `weights`; in a file, [[mixing.phase]] blocks. Records of
     a value are read in passes that go on from phase to phase."""
@@ -362,6 +367,10 @@ class Mixing(_Section):
         if self.phase and self.weights is not None:
             raise ValueError(
                 "weights and phases are given; expected one of them: weights are the mix of one phase"
+            )
+        if self.weights == "unimax" and self.max_repeats is None:
+            raise ValueError(
+                'weights is "unimax", and max_repeats is unset; set mixing.max_repeats, such as 4'
             )
         *before, last = self.phases
         for number, phase in enumerate(before, 1):
@@ -428,8 +437,8 @@ class Order(_Section):
 
     strategy: Strategy = "balanced"
     """Order of the documents: one of the strategies in docs/sections.md."""
-    options: dict[str, Any] = Field(default_factory=dict, examples=[{"buffer": 10_000}])
-    """Options of strategies, such as `buffer`; each strategy takes the options that it declares."""
+    options: dict[str, Any] = Field(default_factory=dict, examples=[{"f2_lambda": 1.0}])
+    """Options of strategies, such as f2_lambda; each strategy takes the options that it declares."""
     traits: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default_factory=lambda: {"cluster": 1.0, "length": 1.0}
     )

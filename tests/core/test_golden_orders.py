@@ -27,9 +27,13 @@ DOCUMENTS, CLUSTERS, LENGTH_BINS, DIMS = 3_000, 12, 8, 5
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "round_robin": [{"within_cluster": "original"}],
     "stratified": [{"within_cluster": "original"}],
+    "f2": [{"f2_lambda": 0.0}, {"f2_lambda": 7.5}],
     "within_shard": [{"shards": 7}],
     "buffer": [{"buffer": 100}, {"buffer": 5_000}],
-    "block_shuffle": [{"block_strategy": "f3"}],
+    "block_shuffle": [
+        {"block_strategy": "f2"},
+        {"block_strategy": "f3"},
+    ],
 }
 """Beside the defaults, which every strategy is tried with."""
 

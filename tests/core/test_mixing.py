@@ -38,7 +38,7 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, total, repeats):
     except InputError as error:
         assert "mixing.max_repeats" in str(error)
         # Either there is not enough of all, or the rule weighs values otherwise than by their size.
-        assert (total or 0) > repeats * sum(sizes) or rule != "natural"
+        assert (total or 0) > repeats * sum(sizes) or rule not in ("natural", "unimax")
         return
     wanted = sum(sizes) if total is None else total
     assert plan.tokens.sum() == wanted
@@ -64,6 +64,26 @@ def test_rules_give_the_shares_of_their_papers():
     powers = np.array([6000, 3000, 900, 100]) ** 0.3
     assert plan_mix(0.3, SIZES).shares == pytest.approx(powers / powers.sum())
     assert plan_mix(0, SIZES).tokens.tolist() == [2500] * 4
+    # 2 epochs of tldr and of law; the other two share what is left.
+    plan = plan_mix("unimax", SIZES, max_repeats=2)
+    assert plan.tokens.tolist() == [4000, 4000, 1800, 200]
+    assert plan.epochs == pytest.approx([4000 / 6000, 4000 / 3000, 2, 2])
+
+
+def by_the_algorithm_of_unimax(sizes: list[int], budget: float, repeats: float) -> np.ndarray:
+    """The budget dealt from the smallest source up, as in the paper."""
+    tokens = np.zeros(len(sizes))
+    for dealt, value in enumerate(np.argsort(sizes)):
+        tokens[value] = min(budget / (len(sizes) - dealt), sizes[value] * repeats)
+        budget -= tokens[value]
+    return tokens
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(1, 10**7), st.integers(1, 8))
+def test_unimax_equals_its_twin(sizes, total, repeats):
+    assume(total <= repeats * sum(sizes))
+    plan = plan_mix("unimax", named(sizes), total_tokens=total, max_repeats=repeats)
+    assert np.abs(plan.tokens - by_the_algorithm_of_unimax(sizes, total, repeats)).max() <= 1
 
 
 def test_shares_of_a_table_are_divided_by_their_sum():
@@ -120,6 +140,12 @@ def test_what_the_message_proposes_can_be_reached(sizes, weights, total, repeats
             {"total_tokens": 30_000, "max_repeats": 2},
             "3 epochs of 'news'.*max_repeats to 3",
             id="short of all",
+        ),
+        pytest.param(
+            "unimax",
+            {"total_tokens": 30_000, "max_repeats": 2},
+            "3 epochs of 'news'.*max_repeats to 3, or mixing.total_tokens to 20000",
+            id="short of all, unimax",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_another_seed_gives_another_order(strategy):
     )
 
 
-@pytest.mark.parametrize("strategy", ["stratified", "round_robin", "f3"])
+@pytest.mark.parametrize("strategy", ["stratified", "round_robin", "f1", "f3"])
 def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
     declared = STRATEGIES[strategy].Options.model_fields
@@ -141,15 +141,15 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         "within_cluster is 'length'; expected 'random' or 'original'",
     ),
     "negative seed": ({"seed": -1}, "seed is -1"),
-    "buffer below 1": (
-        {"strategy": "buffer", "buffer": -1},
-        "buffer is -1; expected greater than or equal to 1",
+    "lambda": ({"strategy": "f2", "f2_lambda": -1}, "f2_lambda is -1; expected greater than or equal to 0"),
+    "NaN lambda": ({"strategy": "f2", "f2_lambda": np.nan}, "f2_lambda is nan; expected"),
+    "lambda no number": (
+        {"strategy": "f2", "f2_lambda": "one"},
+        "f2_lambda is 'one'; expected a valid number",
     ),
-    "NaN": ({"strategy": "buffer", "buffer": np.nan}, "buffer is nan; expected"),
-    "no number": ({"strategy": "buffer", "buffer": "one"}, "buffer is 'one'; expected a valid integer"),
     "block strategy": (
         {"strategy": "block_shuffle", "block_strategy": "f33"},
-        "block_strategy is 'f33'; expected 'balanced' or 'f3'",
+        "block_strategy is 'f33'; expected 'balanced', 'f1', 'f2' or 'f3'",
     ),
     "no options": ({"shards": 3}, "'balanced' has no option 'shards'; it has none"),
     "unknown option": (

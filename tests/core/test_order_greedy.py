@@ -1,4 +1,4 @@
-"""The greedy kernels and what is built on them (`f3`, `balanced`) against slow, obvious twins."""
+"""The greedy kernels and what is built on them (`f1`, `f2`, `f3`, `balanced`) against slow, obvious twins."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -110,14 +110,20 @@ def test_pool_equals_its_dense_twin(problem, pool, self_weight, opening, dims):
     assert fast.tolist() == slow
 
 
-@given(problem=rows_of_reals())
+@pytest.mark.parametrize("strategy", ["f1", "f2", "f3"])
+@given(problem=rows_of_reals(), lambda_=st.sampled_from([0.0, 0.3, 1.0, 50.0]))
 @twin_test
-def test_exact_greedy_equals_the_objective_spelled_out(problem):
+def test_exact_greedy_equals_the_objective_spelled_out(strategy, problem, lambda_):
     rows, groups, weights = problem
     # Of equal items the first of the strategy's shuffle goes.
     left = np.random.default_rng(0).permutation(len(rows)).tolist()
-    found = order(csr_matrix(rows), groups, strategy="f3", weights=weights).tolist()
-    assert found == slow_order.f3(rows, groups, weights, left)
+    slow = {
+        "f1": lambda: slow_order.f1(rows, groups, left),
+        "f2": lambda: slow_order.f2(rows, groups, left, lambda_),
+        "f3": lambda: slow_order.f3(rows, groups, weights, left),
+    }[strategy]()
+    options = {"f2_lambda": lambda_} if strategy == "f2" else {}
+    assert order(csr_matrix(rows), groups, strategy=strategy, weights=weights, **options).tolist() == slow
 
 
 @given(problem=rows_of_reals(), seed=st.integers(0, 5), dims=st.integers(0, 3))

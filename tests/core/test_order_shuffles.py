@@ -18,7 +18,7 @@ def sorted_corpus(items: int, values: int = 8) -> tuple[csr_matrix, list[int]]:
     return csr_matrix((np.ones(items, int), codes, np.arange(items + 1)), shape=(items, values)), [0] * values
 
 
-@pytest.mark.parametrize("strategy", [None, "f3"])
+@pytest.mark.parametrize("strategy", [None, "f1", "f3"])
 @given(items=st.integers(1, 300), batch=st.integers(1, 40), seed=st.integers(0, 3))
 @laws
 def test_block_shuffle_keeps_the_batches_of_the_other_strategy(strategy, items, batch, seed):

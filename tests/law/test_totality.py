@@ -71,7 +71,7 @@ BY_HAND: dict[str, list[Any]] = {
         *([], ["source"], ["source", "score"]),
     ],
     "mixing.weights": [
-        *("natural", "uniform", "sqrt", "nope", "", *REAL),
+        *("natural", "uniform", "sqrt", "unimax", "nope", "", *REAL),
         *({}, {SITE: 1.0}, {SITE: 1, "(missing)": 3.0}, {"nope": 1.0}, {SITE: 0.0}),
         *({SITE: weight, OTHER: 1.0} for weight in REAL),
     ],

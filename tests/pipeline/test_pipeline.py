@@ -147,9 +147,9 @@ def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         ),
         (
             "greedy_order",
-            {"order": {"strategy": "buffer", "options": {"buffer": 5}}},
+            {"order": {"strategy": "f2", "options": {"f2_lambda": 0.5}}},
             {"order": {"strategy": "f3"}},
-            ["order.options.buffer 5 -> unset", "order.strategy buffer -> f3"],
+            ["order.options.f2_lambda 0.5 -> unset", "order.strategy f2 -> f3"],
         ),
         ("packed_sequences", {}, {"order": {"cut": ["a"], "append": "extend"}}, ['order.cut [] -> ["a"]']),
         ("raw_docs", {"input": {"text_field": "de"}}, {}, ["input.text_field de -> text"]),

@@ -116,7 +116,7 @@ def test_weights_strategies_seeds_and_options_are_those_of_the_core() -> None:
             ("topic", {"seed": 1}),
             ({"topic": 1, "score": 5}, {}),
             (["topic", "score"], {}),
-            ("topic", {"strategy": "buffer", "buffer": 5}),
+            ("topic", {"strategy": "f2", "f2_lambda": 0.5}),
             ("topic", {"strategy": "block_shuffle", "batch": 5}),
         )
     ]

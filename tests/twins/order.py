@@ -139,15 +139,34 @@ def best_of_pool(
     return out
 
 
-def f3(rows: Floats, groups: Sequence[int], weights: Floats, left: list[int]) -> list[int]:
-    """Approach 3 of Don't Shuffle, Optimize over the items `left`, of equal ones the first."""
+def f1(rows: Floats, groups: Sequence[int], left: list[int]) -> list[int]:
+    """The first objective of Don't Shuffle, Optimize over the items `left`, of equal ones the first; group 0 alone."""
+    kept = np.asarray(groups) == 0
+    return f3(rows[:, kept], [0] * int(kept.sum()), np.ones(1), left)
+
+
+def f2(rows: Floats, groups: Sequence[int], left: list[int], lambda_: float) -> list[int]:
+    """The second: the norms as one more group's deviation."""
+    first = rows[:, np.asarray(groups) == 0]
+    norms = np.sqrt((first**2).sum(axis=1))
+    by_token = norms.sum() / first.sum() if first.sum() > 0 else 0.0
+    # As exact as dense coordinates are.
+    excess = (np.sqrt(lambda_) * (norms - by_token * first.sum(axis=1))).astype(np.float32)
+    return f3(first, [0] * first.shape[1], np.ones(1), left, excess.astype(np.float64)[:, np.newaxis])
+
+
+def f3(
+    rows: Floats, groups: Sequence[int], weights: Floats, left: list[int], dense: Floats | None = None
+) -> list[int]:
+    """The third, over any groups; dense (M, D): further coordinates, whose sums are to be 0."""
     scale, centred_rows = weights[np.asarray(groups)], centred(rows, groups)
+    dense = np.zeros((len(rows), 0)) if dense is None else dense
     out: list[int] = []
     while len(out) < len(left):
 
         def objective(item: int) -> float:
             off = centred_rows[[*out, item]].sum(axis=0)
-            return float((scale * off**2).sum())
+            return float((scale * off**2).sum() + (dense[[*out, item]].sum(axis=0) ** 2).sum())
 
         out.append(first_of_least([item for item in left if item not in out], objective))
     return out

@@ -1,5 +1,5 @@
-"""Exact greedy over a pool of candidates, on sparse rows. `balanced` has a sliding pool; `f3` has a pool as
-large as the problem.
+"""Exact greedy over a pool of candidates, on sparse rows. `balanced` has a sliding pool; `f1`, `f2` and `f3` have a
+pool as large as the problem.
 
 Letters: M items, J trait values, G groups, C candidates. The row of an item has c_j for trait value j; l_g is its sum
 in group g, g(j) the group of j, w_g its weight, sigma_j the whole's share of j in its group. T_j and S_g are the placed

@@ -6,17 +6,20 @@ A plan gives value k a share s_k of T tokens, so T s_k / size_k epochs of its re
 
 - `natural`: s_k ~ size_k, the corpus as it is.
 - a number: s_k ~ size_k ** number; `sqrt` is 0.5. Small values gain as it falls.
-- `uniform`: equal tokens for every value.
+- `uniform`: equal tokens for every value. `unimax`: the same, within R epochs. A value that would take more than R
+  epochs gets R; the others share the rest equally.
 - a table: the shares themselves. Values that it does not name get nothing.
 
-A share that takes more than R epochs of a value is an error.
+With limits c_k = R size_k, `unimax` gives min(c_k, level), with the level at which the sum is T. The other rules raise
+an error if a limit binds.
 
 Records are never split: all records of a value occur floor(epochs) times, and a part of them once more. Consumed
 records occur at least as often as they were read, and count first.
 Guarantee: the part's tokens differ from the plan by at most half the shortest record left out. If that is more than
 CLOSE of the plan (long books, say), the longest records are tried first, so that the others can fill the rest.
 Cost: a sort of the records by value and one by each trait; 60 bytes a record while it runs.
-Sources: powers, mT5 (Xue et al. 2021); roll-over, On Shuffling Tokens (TokenShard).
+Sources: powers, mT5 (Xue et al. 2021); UniMax (Chung et al. 2023), which deals the budget from the smallest value
+up, with the same result; roll-over, On Shuffling Tokens (TokenShard).
 Known weakness: a value of few long records may miss its plan. Books that are tried first are chosen without regard to
 their clusters.
 """
@@ -36,7 +39,7 @@ from dagster_divorder.errors import InputError
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-POWERS = {"natural": 1.0, "sqrt": 0.5, "uniform": 0.0}
+POWERS = {"natural": 1.0, "sqrt": 0.5, "uniform": 0.0, "unimax": 0.0}
 """Rules whose weights are powers of the sizes, and the powers."""
 
 SUM_TOLERANCE = 1e-6
@@ -95,11 +98,15 @@ def plan_mix(
             f"mixing.total_tokens is {total_tokens}, and {int(read.sum()):,} tokens are read already "
             "(order.frozen_tokens); expected more: raise it, or set order.frozen_tokens = 0 to order everything again"
         )
-    planned = total * weight / weight.sum()
+    # `unimax` reaches its limits when all values have the same number of epochs.
+    proportion = available if weights == "unimax" else weight
+    planned = wanted = total * proportion / proportion.sum()
     if max_repeats is not None:
         most = np.where(used, np.maximum(available * float(max_repeats) - read, 0), 0)
+        if weights == "unimax":
+            planned = _equal_parts(most, total)
         if most.sum() < total - 0.5 or (planned > most * (1 + SUM_TOLERANCE) + 0.5).any():
-            raise InputError(_not_reached(names, available, read, planned, total, max_repeats))
+            raise InputError(_not_reached(names, available, read, wanted, total, max_repeats))
     tokens = np.floor(planned).astype(np.int64)
     # Whole tokens by largest remainder. Beyond 2**53 the floors may sum to a few tokens too many.
     short = total - int(tokens.sum())
@@ -261,6 +268,15 @@ def _weights(weights: str | float | Mapping[str, float], names: tuple[str, ...],
 def _some(names: tuple[str, ...]) -> str:
     further = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(map(repr, sorted(names)[:MOST_NAMED])) + further
+
+
+def _equal_parts(most: Floats, total: float) -> Floats:
+    """min(most, level), float64 (K,), at the level where they sum to `total`; `most` if its sum is smaller."""
+    rising = np.sort(most)
+    # Level k is right if exactly the k smallest are exhausted there.
+    levels = (total - np.cumsum(rising) + rising) / np.arange(len(most), 0, -1)
+    enough = np.flatnonzero(levels <= rising)
+    return most if not enough.size else np.minimum(most, levels[enough[0]])
 
 
 def _not_reached(

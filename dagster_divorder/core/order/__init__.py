@@ -24,8 +24,8 @@ def order(items: Items, **arguments: Any) -> Order:
     """Permutation of the M items, int64 (M,): output position -> item.
 
     An item's length is its sum in group 0; its label, for strategies that need one, is its largest value in group 0.
-    strategy: a key of STRATEGIES, by default "balanced". Its own options are arguments too, such as `buffer`; see
-        `Strategy.Options`.
+    strategy: a key of STRATEGIES, by default "balanced". Its own options are arguments too, such as f2_lambda for `f2`;
+        see `Strategy.Options`.
     seed: >= 0, of every random choice, by default 0.
     batch: items a block, for `block_shuffle`, by default 256.
 

@@ -23,7 +23,7 @@ Guarantee: of candidates that are equal within rounding, the first in the queue 
 equal items come in random order. The same seed gives the same bytes on any number of cores. For equally long items the
 deviation stops growing once M is several pools.
 Cost: O(M (pool + entries that meet in it)) time, linear in M; O(nnz + M + J + pool) memory. Rows stay sparse.
-Source: the objective is approach 3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney
+Source: the objective is f1 and f3 of Don't Shuffle, Optimize. Passes: Harvey and Samadi 2014; Alweiss, Liu and Sawhney
 2021; GraB (Lu, Guo and De Sa 2022). Design effect: Kish 1965.
 Measurements: docs/decisions/ordering.md.
 Known weakness: an item far longer than the rest strays from the mix by itself, whatever the order.

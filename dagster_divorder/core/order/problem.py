@@ -103,8 +103,7 @@ class Problem:
         """The problem with one more group, in items: NORM_BINS quantile bins of the whole row's norm.
 
         A score of <D, a> + |a|^2 / 2 delays rows of large norm to the end, where they drift. Balanced like any trait,
-        they come evenly. Source: approach 2 of Don't Shuffle, Optimize, which
-        keeps the mean norm in pace but not its spread.
+        they come evenly. Source: the term of f2, which keeps the mean norm in pace but not its spread.
         """
         if not self.items:
             return self
@@ -155,6 +154,24 @@ class Problem:
             # The norm of a row equal to the mix is only rounding error.
             out[:] = np.sqrt(np.where(square > ROUNDING * size, square, 0.0))
         return norms
+
+    def first_group(self) -> Problem:
+        """The same items with only the trait values of group 0."""
+        rows = self.rows
+        kept = rows.groups == 0
+        if kept.all() and not rows.dense.shape[1]:
+            return self
+        entries = kept[rows.indices]
+        before = np.concatenate([[0], np.cumsum(entries)])
+        narrower = SparseItems(
+            indptr=before[rows.indptr],
+            indices=(np.cumsum(kept, dtype=np.int32) - np.int32(1))[rows.indices[entries]],
+            data=rows.data[entries],
+            groups=rows.groups[kept],
+            weights=rows.weights[:1],
+            dense=rows.dense[:, :0],
+        )
+        return replace(self, rows=narrower)
 
     def _first_group(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         _, indices, counts, groups, _, _ = self.rows

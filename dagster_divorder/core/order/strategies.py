@@ -9,7 +9,7 @@ import numpy as np
 from dagster_divorder.core.checks import whole_number
 from dagster_divorder.core.order import balanced
 from dagster_divorder.core.order.baselines import BASELINES
-from dagster_divorder.core.order.greedy import BLOCK_SHUFFLE, F3
+from dagster_divorder.core.order.greedy import BLOCK_SHUFFLE, EXACT
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.problem import Problem
 from dagster_divorder.core.order.strategy import Strategy, one_of
@@ -17,7 +17,7 @@ from dagster_divorder.core.rows import SparseItems
 from dagster_divorder.errors import InputError
 
 STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy for strategy in (*BASELINES, balanced.STRATEGY, F3, BLOCK_SHUFFLE)
+    strategy.name: strategy for strategy in (*BASELINES, balanced.STRATEGY, *EXACT, BLOCK_SHUFFLE)
 }
 # So that sums of two totals, and their signed differences, stay inside int64.
 LARGEST_TOTAL = 2**62
