@@ -64,7 +64,7 @@ SETTINGS: dict[str, str] = {
 VERBS: dict[str, str] = {
     "explore": "`divorder run STAGE` makes any stage and shows it, such as k_calibration",
     "stats": "`divorder run diversity_metrics stationarity` measures the order without an output",
-    "grid-shuffle": 'sequence.strategy = "random" mixes as much',
+    "grid-shuffle": 'sequence.strategy = "grid_shuffle" shuffles as it did',
     "shards": "`SequenceStream` of dagster_divorder.torch resumes at any sequence",
     "cut": "`divorder where --step A..B --json` lists the `ids` to paste into order.cut; `divorder freeze --step N` "
     "keeps what was read before",

@@ -80,7 +80,7 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
-            ["order.options.shards is an option of within_shard", "remove it"],
+            ["order.options.shards is an option of within_shard, grid_shuffle", "remove it"],
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"within_claster": "original"}'},

@@ -28,6 +28,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "round_robin": [{"within_cluster": "original"}],
     "stratified": [{"within_cluster": "original"}],
     "f2": [{"f2_lambda": 0.0}, {"f2_lambda": 7.5}],
+    "grid_shuffle": [{"shards": 10}],
     "within_shard": [{"shards": 7}],
     "buffer": [{"buffer": 100}, {"buffer": 5_000}],
     "block_shuffle": [

@@ -174,3 +174,8 @@ def test_a_bad_option_is_named(options, message):
 def test_counts_that_are_too_large_to_sum_are_refused():
     with pytest.raises(InputError, match="coarser unit"):
         order(GOOD * 2**61, [0, 0, 1])
+
+
+def test_a_strategy_that_counts_tokens_needs_whole_ones():
+    with pytest.raises(InputError, match=r"item 0 has 0\.3 tokens"):
+        order(GOOD * 0.3, [0, 0, 1], strategy="token_share_greedy")

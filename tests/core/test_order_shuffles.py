@@ -46,3 +46,15 @@ def test_within_shard_lets_no_item_leave_its_shard(items, shards, seed):
 def test_the_buffer_moves_no_item_far_forward(items, buffer, seed):
     made = order(*sorted_corpus(items, 1), strategy="buffer", buffer=buffer, seed=seed)
     assert sorted(made) == list(range(items)) and (made - np.arange(items) < buffer).all()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 16, 61, 64, 1000])
+def test_the_grid_shuffle_brings_items_everywhere(shards):
+    """The mean distance between place and item is that of a shuffle, a third of all, whatever the grid's shape."""
+    moved = [
+        np.abs(
+            order(*sorted_corpus(600, 1), strategy="grid_shuffle", shards=shards, seed=seed) - np.arange(600)
+        )
+        for seed in range(10)
+    ]
+    assert np.mean(moved) == pytest.approx(200, rel=0.06)

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -13,6 +14,7 @@ from tests.twins import order as slow_order
 
 twin_test = settings(deadline=None, max_examples=examples(25))
 labelled = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=40)
+far_apart = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**40)), min_size=1, max_size=25)
 
 
 def items(pairs: list[tuple[int, int]]) -> tuple[csr_matrix, list[int], list[int]]:
@@ -20,6 +22,12 @@ def items(pairs: list[tuple[int, int]]) -> tuple[csr_matrix, list[int], list[int
     labels, lengths = map(list, zip(*pairs, strict=True))
     indptr = np.arange(len(pairs) + 1)
     return csr_matrix((lengths, labels, indptr), shape=(len(pairs), 6)), labels, lengths
+
+
+def shuffled(labels: list[int], lengths: list[int]) -> tuple[np.ndarray, list[int], list[int]]:
+    """The shuffle in which the first of equal items goes, and labels and lengths in it."""
+    shuffle = np.random.default_rng(0).permutation(len(labels))
+    return shuffle, [labels[item] for item in shuffle], [lengths[item] for item in shuffle]
 
 
 @given(pairs=labelled)
@@ -37,6 +45,19 @@ def test_stratified_equals_its_twin(pairs):
     queues = slow_order.label_queues(labels)
     expected = slow_order.largest_deficit_first(queues)
     assert order(counts, [0] * 6, strategy="stratified", within_cluster="original").tolist() == expected
+
+
+@pytest.mark.parametrize("pairs_of", [labelled, far_apart], ids=["short", "trillions of tokens"])
+def test_token_share_greedy_equals_its_twin(pairs_of):
+    @given(pairs=pairs_of)
+    @twin_test
+    def check(pairs):
+        counts, labels, lengths = items(pairs)
+        shuffle, labels, lengths = shuffled(labels, lengths)
+        expected = shuffle[slow_order.token_share_greedy(labels, lengths)].tolist()
+        assert order(counts, [0] * 6, strategy="token_share_greedy").tolist() == expected
+
+    check()
 
 
 @given(pairs=labelled, seed=st.integers(0, 9))

@@ -48,6 +48,30 @@ def largest_deficit_first(queues: list[list[int]]) -> list[int]:
     return out
 
 
+def token_share_greedy(labels: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """argmin |(T_c + l) - tau_c (S + l)| over all remaining items, in Python's exact whole numbers."""
+    total = sum(lengths)
+    share = {
+        label: sum(n for n, of in zip(lengths, labels, strict=True) if of == label) for label in set(labels)
+    }
+    placed = dict.fromkeys(share, 0)
+    remaining = set(range(len(lengths)))
+    out = []
+    while remaining:
+
+        def deviation(item: int) -> tuple[int, int]:
+            label, length = labels[item], lengths[item]
+            return abs(
+                (placed[label] + length) * total - share[label] * (sum(placed.values()) + length)
+            ), item
+
+        best = min(remaining, key=deviation)
+        remaining.remove(best)
+        placed[labels[best]] += lengths[best]
+        out.append(best)
+    return out
+
+
 def centred(rows: Floats, groups: Sequence[int]) -> Floats:
     """Rows (M, J) minus their group sums times the shares of the whole."""
     out = np.array(rows, np.float64)

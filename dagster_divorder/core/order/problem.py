@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dagster_divorder.core.order.traits import bin_codes, quantile_edges
 from dagster_divorder.core.rows import SparseItems
+from dagster_divorder.errors import InputError
 
 Order = NDArray[np.int64]
 
@@ -64,6 +65,24 @@ class Problem:
         """Sums of the items' rows in group 0, int64 or float64 (M,), in the unit of the counts."""
         _, sums = self._first_group()
         return sums
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens an item, int64 (M,): the sum of its row in group 0.
+
+        Raises:
+            InputError: the sums are not whole numbers.
+        """
+        sums = self.sizes
+        if sums.dtype == np.int64:
+            return sums
+        whole = np.rint(sums)
+        if (broken := np.flatnonzero(whole != sums)).size:
+            raise InputError(
+                f"item {broken[0]} has {sums[broken[0]]} tokens in group 0; this strategy compares lengths exactly and "
+                "expects whole numbers: give group 0 in tokens, or use 'balanced', which takes any unit"
+            )
+        return whole.astype(np.int64)
 
     @cached_property
     def totals(self) -> NDArray[np.float64]:
