@@ -24,7 +24,6 @@ from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable, as_text
 from dagster_divorder.view.measures import beside_shuffled, definitions, in_short
-from dagster_divorder.view.verdict import RECOMMENDED
 from dagster_divorder.view.words import TRAIN_ON, cells, count, number
 from dagster_divorder.write.curated import RECORDS
 
@@ -37,7 +36,7 @@ ROWS, CELL = 20, 60
 """Rows of a stage's table that are shown, and characters of a text in it."""
 LINES, COLUMNS, MEASURES_SHOWN = 30, 80, 5
 """Most lines of a summary, on a terminal of so many columns, and most measures in it."""
-FITTING = ((5, 5), (4, 5), (3, 5), (2, 5), (2, 3), (2, 2), (1, 1), (0, 1))
+FITTING = ((4, 5), (3, 5), (2, 5), (2, 3), (2, 2), (1, 1), (0, 1))
 """(highest rank of the texts, rows of measures) of summaries, from the longest to the shortest."""
 
 
@@ -69,13 +68,11 @@ def summarise(settings: Settings) -> Answer:
     selection, scores = figures.get("subset_selection", {}), figures.get("scores", {})
     left_out = left_out_lines(figures["packed_sequences"], settings.packing.too_long)
     notes = [*left_out, selection.get("note"), *scores.get("notes", [])]
-    of_file = verdict.of_file(packs=settings.packing.packs)
     before: Blocks = [
         (0, [Line(claim, tone), because]),
         (2, [drift] if drift else []),
         (0, [""]),
         *_for_the_trainer(run, exports, output),
-        (0 if of_file.endswith(RECOMMENDED) else 5, [of_file] if of_file else []),
         (0, [""]),
     ]
     after: Blocks = [

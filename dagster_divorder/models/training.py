@@ -98,12 +98,6 @@ def make_model(class_count: int, length: int, seed: int) -> torch.nn.Module:
     return made
 
 
-def count_weights(class_count: int) -> int:
-    """Number of weights of `make_model`."""
-    norms = 2 * LAYERS + 1
-    return WIDTH * (class_count + LAYERS * (4 * WIDTH + 3 * INNER) + norms)
-
-
 def token_classes(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     """(class of each token id, int64 (V,); number of classes). counts: int64 (V,), how often each id occurs in
     training. Each id is a class if VOCABULARY has room for all; otherwise the most frequent ids fill three quarters of

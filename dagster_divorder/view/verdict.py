@@ -10,11 +10,8 @@ from dagster_divorder.core.measure import ShufflingCheck
 from dagster_divorder.units import BATCHES, batch_advice
 from dagster_divorder.view.words import count, listed, points
 
-RECOMMENDED = "Give it this file."
 SHOWN = ("sequences", "sequences_random", "original")
 """Orders whose figures the sentences quote."""
-NEARER = 1.05
-"""How many times farther from the mix the sequences are than a curated file that is recommended instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,27 +81,3 @@ class Verdict:
             f"Wherever a batch of {batch:,} sequences starts, the share of every value of {trait} is within {off} "
             f"percentage points of {whose}; shuffled: {shuffled}; in the original order: {before}."
         )
-
-    def of_file(self, *, packs: bool) -> str:
-        """How far batches are off the mix if a trainer packs the curated file itself, beside the sequences, and whether
-        the file is nearer; "" without enough batches to tell. packs: records are packed."""
-        if not self.compared:
-            return ""
-        trait, batch = self.traits[0], self.metrics["sequences"]["batch"]
-        file, planned, shuffled = (
-            {trait: variation["mean"] for trait, variation in self.metrics[name]["batch_tv"].items()}
-            for name in ("curated", "sequences", "sequences_random")
-        )
-        if not packs:
-            return (
-                f"If a trainer reads {batch:,} records a step, the batch TV of {trait} is {points(planned[trait])} %, "
-                f"{points(shuffled[trait])} % shuffled."
-            )
-        of_file, of_planned = (sum(of[shown] for shown in self.traits) for of in (file, planned))
-        figures = (
-            f"batch TV of {trait} {points(file[trait])} %, of the sequences {points(planned[trait])} %, shuffled "
-            f"{points(shuffled[trait])} %"
-        )
-        if NEARER * file[trait] < planned[trait] and NEARER * of_file < of_planned:
-            return f"A trainer that packs it in this order is nearer to the mix: {figures}. {RECOMMENDED}"
-        return f"If a trainer packs it in this order: {figures}."

@@ -231,7 +231,6 @@ def test_the_answer_says_what_is_left_out_and_how_records_are_read(make: Make) -
     settings = make({"method": "none", "too_long": "drop"}, sequence={"batch": 4})
     text = str(run_command(settings))
     assert "Records in the order of training, for tools that do not pack: " in text
-    assert "If a trainer reads 4 records a step, the batch TV of " in text
     assert re.search(
         r"\d+ records are longer than a sequence: they are left out, and [\d,]+ tokens are in no", text
     )

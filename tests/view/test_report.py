@@ -216,9 +216,7 @@ def a_check(
     shuffled: float,
     sequences: int = 1000,
     traits: Sequence[str] = ("cluster",),
-    file: float = 0.5,
 ) -> Verdict:
-    """file: batch TV of the curated file; the sequences have half of `ours`."""
 
     def figures(worst: float) -> dict[str, Any]:
         both = {trait: {"mean": worst / 2, "worst": worst} for trait in ("cluster", *traits)}
@@ -235,7 +233,7 @@ def a_check(
     metrics = {
         name: figures(worst)
         for name, worst in (
-            *(("original", 0.9), ("curated", 2 * file)),
+            *(("original", 0.9), ("curated", 1.0)),
             *(("sequences_random", shuffled), ("sequences", ours)),
         )
     }
@@ -296,7 +294,7 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
 )
 def test_too_few_batches_cannot_tell(sequences: int, said: str) -> None:
     of = a_check(0.1, 0.2, sequences)
-    assert not of.compared and not of.passed and not of.of_file(packs=True)
+    assert not of.compared and not of.passed
     assert said in " ".join(of.sentences) and of.sentences[0].startswith("Too few batches to tell")
     assert "fewer than 10" in of.sequences.notes[0]
     assert a_check(0.1, 0.2, 40).passed
@@ -305,13 +303,6 @@ def test_too_few_batches_cannot_tell(sequences: int, said: str) -> None:
 def test_a_trait_of_one_value_has_nothing_to_compare() -> None:
     of = a_check(0.1, 0.2, traits=())
     assert not of.compared and "has one value in all documents" in of.sentences[0]
-
-
-@pytest.mark.parametrize(("file", "nearer"), [(0.05, True), (0.099, False), (0.3, False)])
-def test_a_file_that_is_nearer_to_the_mix_is_recommended(file: float, nearer: bool) -> None:
-    said = a_check(0.2, 0.4, file=file).of_file(packs=True)
-    assert ("is nearer to the mix" in said) == ("Give it this file." in said) == nearer
-    assert f"batch TV of cluster {100 * file:.2f} %, of the sequences 10.00 %, shuffled 20.00 %" in said
 
 
 def test_a_corpus_has_a_name_and_an_output_a_label() -> None:

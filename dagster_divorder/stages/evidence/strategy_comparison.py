@@ -3,12 +3,10 @@
 No other stage reads it. The pairs are DOCUMENTS and `order.strategy` x SEQUENCES and `sequence.strategy`. Documents are
 ordered and packed by `concat` (not at all with `packing.method = "none"`), then the sequences are ordered; a partial
 last sequence stays last. Orders are compared with the corpus's own mix; targets and frozen tokens are ignored.
-Seconds are wall time; kernels are compiled before.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -18,17 +16,16 @@ from dagster_divorder.core.measure.runs import RunCounter
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import sampled_places
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.items import Items, document_items
+from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Made, Shown, Table, WholeCorpus
+from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.diversity_metrics import Trained
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.sequence_order import sequence_items, vector_sums
 from dagster_divorder.stages.topics.components import space_reads
-from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, drift_columns, summary_row
 
 DOCUMENTS = ("original", "random", "round_robin", "stratified", "balanced")
@@ -39,13 +36,11 @@ DEVIATIONS = (TV_OF_CLUSTER, SHARE_OF_CLUSTER, "mean prefix deviation, tokens")
 """Columns that are also in the summary of diversity_metrics."""
 LOOKED_AT = 1 << 13
 """Most sequences that the drift test uses, in whole batches."""
-WARM_UP = 64
-"""Items that a strategy orders before it is timed, to exclude compilation."""
 
 
 def load_comparison(run: Run) -> list[dict[str, Any]]:
-    """One row per pair of strategies, as in Diversity-Ordered Training: distinct clusters a sequence, deviations, drift
-    and cost, the pair with the nearest batches first. Values are None if the corpus is smaller than a batch."""
+    """One row per pair of strategies, as in Diversity-Ordered Training: distinct clusters a sequence, deviations and
+    drift, the pair with the nearest batches first. Values are None if the corpus is smaller than a batch."""
     return run.rows("strategy_comparison", "table")
 
 
@@ -60,7 +55,7 @@ def _compare_strategies(run: Run) -> Made:
     with run.progress("comparing strategies", pairs, "pairs") as advance:
         for of_documents in documents:
             items = document_items(traits.counted, codes, weights, lengths=traits.tokens)
-            laid, seconds = _order(items, settings, of_documents)
+            laid = order(items, **settings.order_arguments(of_documents))
             packed = pack(
                 Pieces(laid, np.zeros_like(laid), traits.tokens[laid]),
                 method="concat" if settings.packing.packs else "none",
@@ -70,7 +65,7 @@ def _compare_strategies(run: Run) -> Made:
             full = len(packed) - int(settings.packing.packs and len(packed) > 0 and packed.padding[-1] > 0)
             items = with_coordinates(sequence_items(run, stream, packed), packed, sums).part(0, full)
             for of_sequences in sequences:
-                ordered, seconds_of_sequences = _order(items, settings, of_sequences)
+                ordered = order(items, **settings.order_arguments(of_sequences))
                 drift = _drift(settings, stream, packed, ordered, sums, count)
                 read = np.concatenate([ordered, np.arange(len(ordered), len(packed))])[np.newaxis]
                 trained = Trained(packed, read, np.zeros(len(packed), np.int64))
@@ -84,22 +79,11 @@ def _compare_strategies(run: Run) -> Made:
                     "std": distinct["spread"],
                     **{name: summary[name] for name in DEVIATIONS},
                     **drift_columns(drift),
-                    "seconds, documents": seconds,
-                    "seconds, sequences": seconds_of_sequences,
                 }
                 rows.append(row)
                 advance(1)
     rows.sort(key=lambda row: (row[TV_OF_CLUSTER] or 0.0, -row[DISTINCT]))
     return Made({"table": rows}, figures={"pairs": len(rows)})
-
-
-def _order(items: Items, settings: Settings, strategy: str) -> tuple[np.ndarray, float]:
-    """(an order, int64 (M,), its wall time in seconds)."""
-    arguments = settings.order_arguments(strategy)
-    order(items.part(0, min(WARM_UP, items.counts.shape[0])), **arguments)
-    begin = time.perf_counter()
-    found = order(items, **arguments)
-    return found, time.perf_counter() - begin
 
 
 def _drift(
@@ -118,24 +102,13 @@ def _drift(
     return stationarity(features, len(sample), batch=batch, seed=settings.seed)
 
 
-def _show_strategy_comparison(run: Run, receipt: Receipt) -> Shown:
-    """The comparison as two tables that each fit a page: diversity and deviations; drift and cost."""
-    rows, pair = load_comparison(run), ("documents", "sequences")
-    last = [*rows[0]].index(DEVIATIONS[-1]) + 1 if rows else 0
-    rest = [{name: row[name] for name in (*pair, *[*row][last:])} for row in rows]
-    return {
-        "comparison": Table([dict([*row.items()][:last]) for row in rows]),
-        "drift_and_cost": Table(rest),
-    }
-
-
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=8,
-    description="Which strategy to use. Diversity, deviations, drift and seconds of all pairs of strategies, for "
-    "documents and for sequences, on this corpus.",
+    description="Which strategy to use. Diversity, deviations and drift of all pairs of strategies, for documents "
+    "and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", "repeats"),
     settings=("order", "packing", "sequence", "input", "chats", "seed"),
     compute=_compare_strategies,
-    show=_show_strategy_comparison,
+    show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
 )

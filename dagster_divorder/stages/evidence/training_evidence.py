@@ -372,7 +372,7 @@ def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
     """All figures that people see, at the learning rate that suits the shuffled sequences best."""
-    from dagster_divorder.models.training import MATRICES, count_weights
+    from dagster_divorder.models.training import MATRICES, make_model
 
     orders, sources = orders_of(run.settings), task.heldout.sources
     by: dict[tuple[str, float], list[Trained]] = {}
@@ -403,7 +403,7 @@ def _summary(
         "rates": [{"order": name, "learning rate": rate, **of} for (name, rate), of in heldout.items()],
         "layers": {name: mean([trained.ranks[-1] for trained in by[name, best]]) for name in orders},
         "learning rate": best,
-        "weights": count_weights(task.class_count),
+        "weights": sum(each.numel() for each in make_model(task.class_count, 1, 0).parameters()),
         "seeds": SEEDS,
         "epochs": EPOCHS,
         "steps": sequences.steps,

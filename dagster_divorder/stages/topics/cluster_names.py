@@ -41,31 +41,27 @@ def load_named(run: Reader) -> dict[str, Any]:
 
 def load_names(run: Reader) -> list[str]:
     """Names of the clusters, by label; all differ."""
-    names: list[str] = load_named(run)["names"]
-    return names
+    return list(load_named(run)["names"])
 
 
 def _name_clusters(run: Run) -> Mapping[str, bytes]:
-    from dagster_divorder.core.topics import terms
+    from dagster_divorder.core.topics.terms import cluster_names, find_words
 
     count = run.receipt("centroids").facts["k"]
     labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
-    # A sample of this size has documents of every cluster.
+    # A sample of this size has documents of every cluster: the first of each, then the second, and so on.
     rows = fit_rows(run, "cluster_names", min(4 * sample_size(count), most_points(count)))
-    # The first of every cluster, then the second, and so on.
     by_label = np.argsort(labels[rows], kind="stable")
     ordered = labels[rows[by_label]]
     rank = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
     rows = rows[np.sort(by_label[np.argsort(rank, kind="stable")[: sample_size(count)]])]
     texts = beginnings(run.records, run.view, rows, CHARACTERS)
-    examples: list[list[str]] = [[] for _ in range(count)]
+    lines: list[dict[str, None]] = [{} for _ in range(count)]
     for at in np.argsort(distances[rows], kind="stable").tolist():
-        of_cluster = examples[labels[rows[at]]]
-        if len(of_cluster) < EXAMPLES:
-            line = " ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]
-            of_cluster += [line] if line not in of_cluster else []
-    names = terms.cluster_names(terms.find_words(texts), labels[rows], count)
-    return {FILE: orjson.dumps({"names": names, "examples": examples})}
+        if len(of_cluster := lines[labels[rows[at]]]) < EXAMPLES:
+            of_cluster[" ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]] = None
+    names = cluster_names(find_words(texts), labels[rows], count)
+    return {FILE: orjson.dumps({"names": names, "examples": [list(of_cluster) for of_cluster in lines]})}
 
 
 CLUSTER_NAMES = PinnedFit(
