@@ -135,14 +135,10 @@ class ObjectStore(Store):
         return self._document
 
     def _read_document(self) -> None:
-        obstore = load_extra("obstore")
-        known = {"if_none_match": self._version["e_tag"]} if "e_tag" in self._version else {}
         try:
             with explained(self.place):
-                answer = obstore.get(*bucket(self.where(STATE)), options=known)
+                answer = load_extra("obstore").get(*bucket(self.where(STATE)))
                 self._document, self._version = answer.bytes().to_bytes(), _version_of(answer.meta)
-        except obstore.exceptions.NotModifiedError:
-            pass
         except FileNotFoundError:
             self._document, self._version = None, {}
         self._read_at = time.monotonic()

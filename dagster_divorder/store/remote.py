@@ -70,12 +70,11 @@ def connect(url: str, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
 def explained(url: str, error_class: type[DivOrderError] = StoreError) -> Iterator[None]:
     """Turns an object store's errors into this package's: `error_class`, or DiskFullError if the bucket is full.
     Raises FileNotFoundError: the object is missing; unchanged. A missing bucket is explained. obstore's
-    AlreadyExistsError, NotModifiedError and PreconditionError, unchanged: callers that set a condition handle these
-    errors."""
+    AlreadyExistsError and PreconditionError, unchanged: callers that set a condition handle these errors."""
     exceptions = load_extra("obstore.exceptions")
     try:
         yield
-    except (exceptions.AlreadyExistsError, exceptions.NotModifiedError, exceptions.PreconditionError):
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise
     except FileNotFoundError as error:
         if _code(error) not in _NO_BUCKET:
