@@ -33,9 +33,7 @@ from dagster_divorder.pipeline.per_fragment import (
     work_to_do,
 )
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.places import Place
 from dagster_divorder.store.arrays import pack, pack_rows
-from dagster_divorder.store.output_manifests import verified_files
 from dagster_divorder.store.stages import Result as Computed
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import (
@@ -324,8 +322,7 @@ class WholeCorpus(Stage):
             receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
         self.publish(run, receipt)
         counted = counts(run.corpus.records, decision.documents)
-        verified = {"verified": run.memo["verified"]} if "verified" in run.memo else {}
-        return replace(receipt, facts={**receipt.facts, **verified}, figures={**receipt.figures, **counted})
+        return replace(receipt, figures={**receipt.figures, **counted})
 
     def _compute_and_keep(self, run: Run, key: str) -> Result:
         computed, files, hashes = self.compute(run), {}, {}
@@ -341,12 +338,3 @@ class WholeCorpus(Stage):
         result = as_stored(Result(key=key, version=key, files=files, facts=facts, figures=computed.figures))
         keep_result(run.store, self.name, result)
         return result
-
-
-def is_published(run: Run, stage: str, folder: Place, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether a folder holds the files of its manifest. The receipt keeps what shows a change of each file that was
-    hashed, so that the next run hashes only changed files."""
-    last = load_receipt(run.store, stage)
-    verified = verified_files(folder, files, last.facts.get("verified", {}) if last else {})
-    run.memo.setdefault("verified", {}).update(verified or {})
-    return verified is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,8 @@ from dagster_divorder.store.manifests import (
     manifest_check,
     whole_manifest,
 )
-from dagster_divorder.store.sources import settled_identity
 
 MANIFEST = "curated_meta.json"
-REHASH_BYTES = 10 << 30
-"""Local outputs up to this size are hashed again to check them; for larger or remote outputs only sizes are
-compared."""
-
 
 _NAME = re.compile(r"(_/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Names of files in a manifest; none leads out of the folder."""
@@ -57,30 +51,16 @@ def read_manifest(path: Place, name: str = MANIFEST, *, replaced: bool = False) 
     return manifest if replaced or REPLACED_BY not in manifest else None
 
 
-def is_whole(path: Place, files: dict[str, dict[str, Any]]) -> bool:
-    """Whether every file of a manifest has its size; for local outputs up to REHASH_BYTES in all, also its hash."""
-    return verified_files(path, files, {}) is not None
-
-
-def verified_files(
-    path: Place, files: dict[str, dict[str, Any]], known: Mapping[str, list[Any]]
-) -> dict[str, list[Any]] | None:
-    """As `is_whole`; None if a file is not whole. Otherwise path of a file -> its sha256 and `settled_identity`, for a
-    later call: a file that still has what is `known` of it is not hashed again."""
+def is_whole(path: Place, files: dict[str, dict[str, Any]], manifest: str = MANIFEST) -> bool:
+    """Whether every file has its size, and on this machine no later time of writing than the manifest, which is written
+    last. (`damaged_file` reads and hashes them.)"""
     sizes = folder_at(path).sizes()
     if any(sizes.get(name) != entry["bytes"] for name, entry in files.items()):
-        return None
-    if not isinstance(path, Path) or sum(entry["bytes"] for entry in files.values()) > REHASH_BYTES:
-        return {}
-    verified, unknown = {}, {}
-    for name, entry in files.items():
-        file = file_at(path, name)
-        # Taken before the file is hashed, so that a later write has another identity.
-        if identity := settled_identity(file):
-            verified[str(file)] = [entry["sha256"], *identity]
-        if not identity or known.get(str(file)) != verified[str(file)]:
-            unknown[name] = entry
-    return verified if damaged_file(path, unknown) is None else None
+        return False
+    if not isinstance(path, Path):
+        return True
+    written = file_at(path, manifest).stat().st_mtime_ns
+    return all(file_at(path, name).stat().st_mtime_ns <= written for name in files)
 
 
 def damaged_file(

@@ -18,7 +18,6 @@ import functools
 import io
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -30,7 +29,6 @@ from dagster_divorder.extras import load_extra
 from dagster_divorder.settings.places import WEB
 from dagster_divorder.store.disk import DISK_FULL, explaining_full_disk, temporary_folder
 from dagster_divorder.store.remote import RETRY_SECONDS, connect, explained
-from dagster_divorder.units import SETTLED_NS
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -107,15 +105,6 @@ def identity(source: Source) -> tuple[int | str, ...]:
     status = os.stat(source)
     # Programs cannot set the change time, so it reveals a replaced file that has the old modification time.
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-
-
-def settled_identity(file: Path) -> tuple[int | str, ...] | None:
-    """`identity` of a local file; None if it is missing, or so young that a later write may not change its times."""
-    with contextlib.suppress(OSError):
-        *_, changed = found = identity(file)
-        if int(changed) <= time.time_ns() - SETTLED_NS:
-            return found
-    return None
 
 
 def described(url: str, meta: ObjectMeta) -> RemoteFile:

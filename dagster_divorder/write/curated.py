@@ -210,7 +210,7 @@ class OutputFolder:
         is one. A file at a URL keeps its name."""
         known = self.published.items()
         earlier = next((each for each, entry in known if entry.get("content") == content), None)
-        if earlier is None or not is_whole(self.path, {earlier: self.published[earlier]}):
+        if earlier is None or not is_whole(self.path, {earlier: self.published[earlier]}, self.manifest):
             return False
         if earlier != name:
             if self.here.place != self.path:

@@ -25,13 +25,11 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
-from dagster_divorder.store import output_manifests, sources
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
     export_manifest_file,
 )
-from dagster_divorder.store.output_manifests import damaged_file
 from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream, open_export
 from dagster_divorder.verify import verify
@@ -119,41 +117,6 @@ def test_a_damaged_file_is_named_and_written_again(make: Make, monkeypatch: pyte
     (settings.exports.path / "_olmo/manifest.json").write_bytes(b"{}")
     with pytest.raises(InputError, match=r"/_olmo has no complete manifest\.json; .*copy both"):
         verify(settings, settings.exports.path / "olmo", None)
-
-
-def test_files_that_no_program_has_changed_are_hashed_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`divorder run` hashes each file of output and exports until it is settled; a write in place shows by its ctime,
-    even if size and modification time stay."""
-    settings = make("olmo", sequence={"length": 64, "batch": 4})
-    hashed: list[str] = []
-
-    def spy(path: Path, files: dict[str, Any]) -> str | None:
-        hashed.extend(files)
-        return damaged_file(path, files)
-
-    def hashed_by_a_run() -> list[str]:
-        hashed.clear()
-        run_all(settings, Silent())
-        return sorted(hashed)
-
-    monkeypatch.setattr(output_manifests, "damaged_file", spy)
-    monkeypatch.setattr(sources, "SETTLED_NS", 1 << 60)
-    run_all(settings, Silent())
-    whole, every = files_of(settings), hashed_by_a_run()
-    (shard,) = (settings.exports.path / "olmo").glob("train-*.npy")
-    assert {"curated.jsonl", shard.name} <= {*every}
-    # Young files are hashed in every run.
-    assert hashed_by_a_run() == every
-    monkeypatch.setattr(sources, "SETTLED_NS", 0)
-    assert [hashed_by_a_run(), hashed_by_a_run()] == [every, []]
-    before = shard.stat()
-    with shard.open("r+b") as file:
-        file.write(b"\xff")
-    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert hashed_by_a_run() == [shard.name]
-    assert files_of(settings) == whole
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_an_output_is_the_same_wherever_it_lies(place: Place, store: LocalStore,
     assert objects(place) == objects(tmp_path / "out")
     assert {path.name for path in (tmp_path / "_out").iterdir()} == {"tokenizer.json", "manifest.json"}
     assert (read_manifest(place, EXPORT_MANIFEST) or {}) == here
-    assert is_whole(place, remote["files"]) and damaged_file(place, remote["files"]) is None
+    assert is_whole(place, remote["files"], EXPORT_MANIFEST) and damaged_file(place, remote["files"]) is None
     publish(store, place, {"train-1.bin": b"other"})
     assert sorted(objects(place)) == [EXPORT_MANIFEST, "train-1.bin"]
-    assert not is_whole(place, remote["files"])
+    assert not is_whole(place, remote["files"], EXPORT_MANIFEST)
     assert f"{place}/train-0.bin cannot be read (" in (damaged_file(place, remote["files"]) or "")
     put(f"{place}/train-1.bin", b"otheR")
     assert "was altered" in (
@@ -134,7 +134,11 @@ def test_a_commit_that_broke_off_is_never_taken_for_an_output(
     with pytest.raises(InputError, match="holds the output of another store"):
         refuse_strangers(LocalStore(tmp_path / "other").open(), place, bool, EXPORT_MANIFEST)
     new = publish(store, place, {"train-0.bin": b"new 0", "train-1.bin": b"new 1"})["files"]
-    assert is_whole(place, new) and sorted(objects(place)) == [EXPORT_MANIFEST, "train-0.bin", "train-1.bin"]
+    assert is_whole(place, new, EXPORT_MANIFEST) and sorted(objects(place)) == [
+        EXPORT_MANIFEST,
+        "train-0.bin",
+        "train-1.bin",
+    ]
 
 
 def test_what_others_wrote_stays(place: Place, store: LocalStore) -> None:

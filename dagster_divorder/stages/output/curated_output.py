@@ -36,7 +36,6 @@ from dagster_divorder.pipeline.stage import (
     Table,
     WholeCorpus,
     content_hash,
-    is_published,
     versions,
 )
 from dagster_divorder.settings import Settings
@@ -59,7 +58,7 @@ from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.arrays import compact, pack_parquet, row_array
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.write.curated import RECORDS, OutputFolder, tidy
 from dagster_divorder.write.permute import (
@@ -146,7 +145,7 @@ def _lacks_output(run: Run, key: str) -> str | None:
         return "output.path holds none"
     if manifest.get("key") != key:
         return "output.path holds the output of other settings or files"
-    return None if is_published(run, OUTPUT, folder, manifest["files"]) else "files of it are gone"
+    return None if is_whole(folder, manifest["files"]) else "files of it are gone"
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:

@@ -32,7 +32,6 @@ from dagster_divorder.pipeline.stage import (
     Table,
     WholeCorpus,
     content_hash,
-    is_published,
 )
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
@@ -50,7 +49,7 @@ from dagster_divorder.store.manifests import (
     ROWS,
     TRAINED,
 )
-from dagster_divorder.store.output_manifests import read_manifest
+from dagster_divorder.store.output_manifests import is_whole, read_manifest
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys
@@ -357,7 +356,7 @@ def _lacks_each(run: Run) -> dict[str, str]:
                 lacks[name] = f"exports.path holds no {name}"
             elif manifest["key"] != _key(run, FORMATS[name]):
                 lacks[name] = f"{name} is of another plan or other settings"
-            elif not is_published(run, "exports", folder, manifest["files"]):
+            elif not is_whole(folder, manifest["files"], EXPORT_MANIFEST):
                 lacks[name] = f"files of {name} are gone or altered"
     return run.memo["lacks"]
 
