@@ -26,10 +26,9 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.pipeline.changes import given_settings, value_of, what_changed
 from dagster_divorder.pipeline.per_fragment import (
     ComputeAndStore,
-    StoredFragment,
     Work,
     by_size,
-    store_with_repeats,
+    with_repeats,
     work_to_do,
 )
 from dagster_divorder.settings import Settings
@@ -259,8 +258,8 @@ class PerDocument(Stage):
         if works := run.memo["work"]:
             rows = sum(work.new.rows for work in works)
             with run.progress(self.doing or self.name, rows, "records") as advance:
-                for stored in self.compute_missing(run, receipt.key, works):
-                    advance(stored.rows)
+                for computed in self.compute_missing(run, receipt.key, works):
+                    advance(computed)
         last = load_receipt(run.store, self.name)
         if last and (last.version, last.upstream) == (receipt.version, receipt.upstream):
             figures: Mapping[str, Any] = last.figures
@@ -269,8 +268,8 @@ class PerDocument(Stage):
         counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted, **self.figures_now(run)})
 
-    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
-        """Compute and store the results of fragments, in their order."""
+    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[int]:
+        """Compute and store the results of fragments; yields numbers of computed records."""
         return self.compute_with(self.compute(run), run, key, works)
 
     def compute_with(
@@ -280,13 +279,16 @@ class PerDocument(Stage):
         key: str,
         works: Sequence[Work],
         advance: Advance | None = None,
-    ) -> Iterator[StoredFragment]:
+    ) -> Iterator[int]:
         """As `compute_missing`, with a function in place of `compute(run)`. advance: see `Engine.each`."""
-        compute_and_store = ComputeAndStore(run.store, self.name, key, compute)
-        stored = run.engine.each(compute_and_store, works, **self.needs(run, works), advance=advance)
-        if all(work.repeats is None for work in works):
-            return stored
-        return store_with_repeats(self.files(run, key), works, stored)
+        files, beforehand = self.files(run, key), self.files(run, f"{key}-repeats")
+        if once := [work for work in works if work.again is None]:
+            needs = self.needs(run, once)
+            yield from run.engine.each(ComputeAndStore(beforehand, compute), once, **needs, advance=advance)
+            works = with_repeats(works, beforehand)
+        needs = self.needs(run, works)
+        yield from run.engine.each(ComputeAndStore(files, compute), works, **needs, advance=advance)
+        run.store.delete(*beforehand.present().values())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -27,7 +27,7 @@ from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, release
 from dagster_divorder.models.spec import EmbeddingSpec, declared_lengths, read_spec
 from dagster_divorder.models.tensor_parallel import Group, processes_here
-from dagster_divorder.pipeline.per_fragment import StoredFragment, Work
+from dagster_divorder.pipeline.per_fragment import Work
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument, content_hash
 from dagster_divorder.stages.corpus.ids import record_names
@@ -90,7 +90,7 @@ def _read_spec(store: Store, model: str | Path, max_tokens: int, device: Device)
 class VectorsOfAModel(PerDocument):
     """Vectors that a model computes. Progress counts tokens. `compute` returns an `Embed`."""
 
-    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[StoredFragment]:
+    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[int]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
         with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
