@@ -312,6 +312,19 @@ def topic_records(per_topic: int = 60, start: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def topic_chats(per_topic: int = 12) -> list[dict[str, Any]]:
+    """Conversations of one to three short questions, each with its answer, of four topics in blocks, with a source."""
+    chats = []
+    for topic in TOPICS:
+        for number in range(per_topic):
+            words = [3 + number * (turn + 1) % 9 for turn in range(2 * (1 + number % 3))]
+            texts = [topic_text(topic, 10 * number + turn, count) for turn, count in enumerate(words)]
+            roles = ("user", "assistant") * len(texts)
+            messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+            chats.append({"messages": messages, "source": topic})
+    return chats
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))

@@ -34,7 +34,7 @@ from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream, open_export
 from dagster_divorder.verify import verify
 from dagster_divorder.write.exports import FORMATS
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_chats, topic_records, write_jsonl
 from tests.pipeline.runs import Make, exported_rows
 from tests.tiny_models import BOS, EOS, save_model, save_tokenizer
 
@@ -326,28 +326,10 @@ def test_the_tokenizer_beside_an_export_and_the_checkpoints_own_give_its_ids(
         assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
 
 
-TOPICS = ("bread dough oven flour", "star orbit moon planet", "sail rope wind wave")
-
-
-def chats(count: int) -> list[dict[str, Any]]:
-    """Conversations of one to four questions and answers."""
-    random = np.random.default_rng(0)
-    records = []
-    for number in range(count):
-        words = TOPICS[number % len(TOPICS)].split()
-        said = [
-            {"role": role, "content": " ".join(random.choice(words, random.integers(2, 30)))}
-            for _ in range(number % 4 + 1)
-            for role in ("user", "assistant")
-        ]
-        records.append({"messages": said, "number": number})
-    return records
-
-
 @pytest.fixture
 def make_masked(tmp_path: Path, make_settings: Make) -> Make:
     """Settings with exports below tmp_path, of conversations and plain texts."""
-    write_jsonl(tmp_path / "chats.jsonl", chats(40))
+    write_jsonl(tmp_path / "chats.jsonl", topic_chats(10))
     write_jsonl(tmp_path / "docs.jsonl", topic_records(3))
 
     def made(*formats: str, texts: bool = True, **sections: Any) -> Settings:
@@ -399,7 +381,7 @@ def test_the_tokenizer_beside_an_export_renders_what_was_exported(make_masked: M
         for length, end in zip(row["seq_lengths"], np.cumsum(row["seq_lengths"]), strict=True)
     }
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exports/_parquet")
-    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in chats(40)]
+    rendered = [tokenizer.apply_chat_template(record["messages"])["input_ids"] for record in topic_chats(10)]
     assert {tuple(ids) for ids in rendered} == exported
 
 

@@ -36,7 +36,7 @@ from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import hex_ids
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_chats, topic_records, write_jsonl
 from tests.pipeline.runs import Make
 
 SHARE = 0.1
@@ -299,23 +299,8 @@ def test_what_leaves_out_held_out_documents_is_all_that_can(
             assert name in before or (name, frozen) == ("base_model", 100)
 
 
-def chat_records(per_topic: int = 12) -> list[dict[str, Any]]:
-    """Conversations of two questions and answers, on four topics."""
-    texts = [record["text"] for record in topic_records(per_topic)]
-    return [
-        {
-            "messages": [
-                {"role": role, "content": f"{text} {turn}"}
-                for turn, role in enumerate(("user", "assistant", "user", "assistant"))
-            ],
-            "source": text.split()[0],
-        }
-        for text in texts
-    ]
-
-
 def test_conversations_are_held_out_as_the_model_reads_them(tmp_path: Path, make_settings: Make) -> None:
-    records = chat_records()
+    records = topic_chats()
     write_jsonl(tmp_path / "docs.jsonl", [*records, *({**record, "source": "copies"} for record in records)])
     settings = make_settings(input={"format": "messages"}, heldout={"documents": SHARE})
     run = ran(settings, "curated_output")

@@ -32,7 +32,7 @@ from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.conftest import small_settings, topic_chats, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.pipeline.runs import over
 
@@ -293,14 +293,7 @@ def test_one_command_shows_it(
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Conversations of one or two questions and answers, in blocks of one topic each, and each topic a source."""
-    records = []
-    for record in sorted(topic_records(40), key=lambda record: record["text"].split()[0]):
-        topic, *words = record["text"].split()
-        turns = [("user", " ".join(words[:4])), ("assistant", " ".join(words[:9]))] * (1 + len(words) % 2)
-        messages = [{"role": role, "content": f"{text} {at}"} for at, (role, text) in enumerate(turns)]
-        records.append({"messages": messages, "source": topic})
-    return write_jsonl(tmp_path_factory.mktemp("evidence") / "chats.jsonl", records)
+    return write_jsonl(tmp_path_factory.mktemp("evidence") / "chats.jsonl", topic_chats(40))
 
 
 @pytest.fixture

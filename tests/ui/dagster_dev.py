@@ -131,19 +131,10 @@ class DagsterDev:
         data: dict[str, Any] = answer["data"]
         return data
 
-    def assets(self) -> list[str]:
-        """The assets that can be materialised."""
-        nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable } }")["assetNodes"]
-        return [node["assetKey"]["path"][-1] for node in nodes if node["isMaterializable"]]
-
-    def stale(self) -> set[str]:
-        """The assets that are shown as out of step with what they are made from."""
+    def assets(self) -> dict[str, str]:
+        """The assets that can be materialised: whether they are out of step with what they are made from ("FRESH")."""
         nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable staleStatus } }")["assetNodes"]
-        return {
-            node["assetKey"]["path"][-1]
-            for node in nodes
-            if node["isMaterializable"] and node["staleStatus"] != "FRESH"
-        }
+        return {n["assetKey"]["path"][-1]: n["staleStatus"] for n in nodes if n["isMaterializable"]}
 
     def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
@@ -192,15 +183,16 @@ class DagsterDev:
         return ticks
 
     def made(self, asset: str) -> dict[str, Any]:
-        """Numbers and flags of an asset's last materialisation, and its `run`. asset: its key, "/" between parts."""
-        found = self.ask(_MADE, key={"path": asset.split("/")})["assetOrError"]["assetMaterializations"]
+        """Numbers and flags of an asset's last materialisation, its `run` and its data `version`."""
+        found = self.ask(_MADE, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
         if not found:
             return {}
         values = {
             entry["label"]: entry.get("intValue", entry.get("boolValue"))
             for entry in found[0]["metadataEntries"]
         }
-        return {**values, "run": found[0]["runId"]}
+        tags = {tag["key"]: tag["value"] for tag in found[0]["tags"]}
+        return {**values, "run": found[0]["runId"], "version": tags["dagster/data_version"]}
 
     def checks(self) -> dict[str, str]:
         """All that a page says of each check that passed: what it is for, what was found, and what its figures are
@@ -213,9 +205,3 @@ class DagsterDev:
                     labels = [entry["label"] for entry in found["metadataEntries"]]
                     said[check["name"]] = "\n".join([check["description"], found["description"], *labels])
         return said
-
-    def version(self, asset: str) -> str:
-        """The data version of an asset's last materialisation."""
-        found = self.ask(_MADE, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
-        tags = {tag["key"]: tag["value"] for tag in found[0]["tags"]}
-        return str(tags["dagster/data_version"])

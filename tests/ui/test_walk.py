@@ -185,7 +185,7 @@ def test_a_click_materialises_all_and_the_output_before_the_evidence(
 ) -> None:
     from playwright.sync_api import expect
 
-    assets = dev.assets()
+    assets = list(dev.assets())
     open_graph(page, dev)
     for asset in assets:
         expect(on_graph(page, asset)).to_be_visible()
@@ -263,7 +263,7 @@ Metadata = dict[str, dict[str, Any]]
 def made(dev: DagsterDev, walk: Walk) -> Metadata:
     """Asset -> metadata of its last materialisation, from the history that `dagster dev` keeps."""
     if not all(dev.made(asset) for asset in dev.assets()):
-        assert dev.end_of(dev.launch("__ASSET_JOB", dev.assets())) == "SUCCESS"
+        assert dev.end_of(dev.launch("__ASSET_JOB", list(dev.assets()))) == "SUCCESS"
     found = {}
     # Folders in dagster.yaml are seen from the working directory.
     with contextlib.chdir(walk.folder), dg.DagsterInstance.from_config(str(walk.folder)) as instance:
@@ -417,15 +417,15 @@ def markdown_rows(text: str) -> list[dict[str, str]]:
 
 
 def test_the_command_line_finds_nothing_left_to_do(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
-    before = {asset: dev.version(asset) for asset in made}
+    before = {asset: dev.made(asset)["version"] for asset in made}
     select = ("--select", "*", "-m", "dagster_divorder.definitions")
     run = run_command(walk.config, "dagster", "asset", "materialize", *select)
     assert run.returncode == 0, run.stderr
     assert "dagster_divorder" not in "".join(line for line in run.stderr.splitlines() if "Warning" in line)
     for asset in made:
         assert dev.made(asset)["new_documents"] == 0, asset
-    assert {asset: dev.version(asset) for asset in made} == before
-    assert dev.stale() == set()
+    assert {asset: dev.made(asset)["version"] for asset in made} == before
+    assert set(dev.assets().values()) == {"FRESH"}
 
 
 def test_nothing_ends_in_a_traceback(dev: DagsterDev, walk: Walk) -> None:
