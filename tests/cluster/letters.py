@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,8 @@ def settings(folder: Path, store: str, **engine: Any) -> Settings:
     )
 
 
-def run_letters(of: Settings, progress: Any, stages: Sequence[str] = ("raw_docs", "letters")) -> None:
-    run_graph(GRAPH, of, progress, stages)
+def run_letters(of: Settings, progress: Any) -> None:
+    run_graph(GRAPH, of, progress, ("raw_docs", "letters"))
 
 
 def calls(of: Settings) -> list[str]:

@@ -43,7 +43,6 @@ class Proxy:
     target: str
     fault: Callable[[Request], Fault | None] = lambda request: None
     requests: list[Request] = field(default_factory=list)
-    faults: int = 0
 
     def start(self) -> Proxy:
         proxy = self
@@ -87,7 +86,6 @@ class Proxy:
         request = Request(client.command, client.path, headers, body)
         self.requests.append(request)
         fault = self.fault(request) or Fault()
-        self.faults += fault != Fault()
         if fault.status:
             answer = f"<Error><Code>{fault.code}</Code><Message>injected</Message></Error>".encode()
             self._send(client, fault.status, {"content-type": "application/xml"}, answer)
