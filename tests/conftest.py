@@ -209,22 +209,20 @@ def no_process_in_a_fast_test(request: pytest.FixtureRequest, monkeypatch: pytes
 
 @functools.lru_cache(100)
 def training(train: Callable[..., Any], key: str) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """What a training has written and reported, by what decides it: nothing before it has run."""
+    """What a training has written and returned, by what decides it: nothing before it has run."""
     return {}, {}
 
 
-def known(
-    train: Callable[..., dict[str, Any]], key: object, directory: Path, *given: Any, **how: Any
-) -> dict[str, Any]:
+def known(train: Callable[..., Any], key: object, directory: Path, *given: Any, **how: Any) -> Any:
     """A training into a directory, which is among what is given: copied where the same was trained before."""
-    files, report = training(train, xxhash.xxh3_128_hexdigest(pickle.dumps(key)))
+    files, kept = training(train, xxhash.xxh3_128_hexdigest(pickle.dumps(key)))
     if not files:
-        report |= train(*given, **how)
+        kept["returned"] = train(*given, **how)
         files |= {path.name: path.read_bytes() for path in directory.iterdir()}
     directory.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (directory / name).write_bytes(data)
-    return dict(report)
+    return kept["returned"]
 
 
 @functools.cache
@@ -238,7 +236,7 @@ def remembering(kind: Any) -> Any:
     class Remembering(kind):  # type: ignore[misc]
         def __call__(self, ids: Any, lengths: Any) -> Any:
             weights = [each.float().numpy() for each in self.module.state_dict().values()]
-            about = pickle.dumps((weights, self.dims, self.seed, self.parameters))
+            about = pickle.dumps((weights, self.dims, self.seed, list(self.parameters)))
             model = xxhash.xxh3_128_hexdigest(about)
             keys = [(model, ids[row, :length].tobytes()) for row, length in enumerate(lengths.tolist())]
             if missing := [row for row, key in enumerate(keys) if key not in known]:
@@ -263,9 +261,7 @@ def one_training_for_the_same_texts(request: pytest.FixtureRequest) -> Iterator[
 def remember_trainings(patch: pytest.MonkeyPatch) -> None:
     train_table = bootstrap.train
 
-    def known_table(
-        texts: Sequence[str], directory: Path, *, progress: object = None, **how: int
-    ) -> dict[str, Any]:
+    def known_table(texts: Sequence[str], directory: Path, *, progress: object = None, **how: int) -> Any:
         key = (list(texts), bootstrap.TOKENIZER_BYTES, sorted(how.items()))
         return known(train_table, key, directory, texts, directory, **how)
 

@@ -19,7 +19,7 @@ import numpy as np
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import write_checkpoint, write_json
-from dagster_divorder.models.tokenize import capped, load_encoder, special_ids
+from dagster_divorder.models.tokenize import Encoder, capped, load_encoder, special_ids
 
 SAMPLE_BYTES = 16 << 20
 """Bytes of text to train on. On newsgroups, half of it loses 0.02 of NMI; twice as much gains 0.02 and takes twice as
@@ -41,15 +41,14 @@ def train(
     dim: int = 128,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> tuple[Encoder, dict[str, Any]]:
     """Trains on texts and writes a checkpoint into `directory`, which is created if it is missing.
 
     A small corpus gives fewer tokens than `vocab_size` (256 bytes and END at least), and its table may have fewer
     independent columns than `dim`: the rest are zero. If nothing can be learnt, all are random (`rank` 0).
 
     Returns:
-        tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts; engine and engine_reason of its
-        encoder.
+        Its encoder; tokens_seen, vocabulary, dim, rank, explained_variance, pieces, contexts.
 
     Raises:
         InputError: no text, a text that is not valid Unicode, vocab_size below 257 or dim below 1.
@@ -96,7 +95,7 @@ def train(
     write_checkpoint(
         directory, config, {"model.embed_tokens.weight": table.vectors, "model.norm.weight": norm}
     )
-    return {
+    return encoder, {
         "tokens_seen": len(ids),
         "vocabulary": vocabulary,
         "dim": dim,
@@ -104,8 +103,6 @@ def train(
         "explained_variance": round(table.explained, 6),
         "pieces": table.pieces,
         "contexts": table.contexts,
-        "engine": encoder.engine,
-        "engine_reason": encoder.reason,
     }
 
 

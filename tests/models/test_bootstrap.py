@@ -26,7 +26,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bootstrap")
-    return directory, train(TEXTS, directory, vocab_size=400, dim=24)
+    return directory, train(TEXTS, directory, vocab_size=400, dim=24)[1]
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_the_same_texts_settings_and_seed_give_the_same_bytes_whatever_the_threa
     ids=["one", "ten", "alike", "empty", "a letter", "one word"],
 )
 def test_small_corpora_give_a_usable_model(tmp_path, texts):
-    report = train(texts, tmp_path, vocab_size=5000, dim=64)
+    _, report = train(texts, tmp_path, vocab_size=5000, dim=64)
     encoder = load_encoder(tmp_path)
     table = embedding_table(tmp_path, vocabulary=encoder.vocab_size).weights
     assert 257 <= report["vocabulary"] < 5000

@@ -35,8 +35,6 @@ def test_tokenizers_runs_what_gigatoken_cannot(make_tokenizer, name):
     encoder = load_encoder(directory)
     assert encoder.engine == "tokenizers"
     assert encoder.reason.startswith("gigatoken cannot run it: ")
-    with pytest.raises(InputError, match="gigatoken cannot run the tokenizer of"):
-        load_encoder(directory, engine="gigatoken")
 
 
 @pytest.fixture(scope="module")

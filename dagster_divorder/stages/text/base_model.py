@@ -137,10 +137,9 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             save_tokenizer(directory, folder, template.template if template else None)
             encoder = load_encoder(folder, sample=texts)
             check_vocabulary(directory, content["rows"], encoder.vocab_size)
-            engine, engine_reason = encoder.engine, encoder.reason
         else:
             run.progress.note(f"training the bootstrap model on {len(texts):,} documents")
-            training = train(
+            encoder, training = train(
                 texts,
                 folder,
                 vocab_size=advanced.vocab_size,
@@ -150,9 +149,6 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             )
             if template:
                 (folder / TEMPLATE).write_text(template.template, encoding="utf-8")
-            # Training has compared the engines on these texts.
-            engine, engine_reason = training.pop("engine"), training.pop("engine_reason")
-            encoder = load_encoder(folder, engine)
             content = _content_of(folder)
         chat_engine = dict[str, str]()
         counted: tuple[Any, Any] | None = None
@@ -166,7 +162,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             documents = contents(run.view.fragments, rows, run.records.texts)
             compared = documents[:COMPARED].to_pylist()
             parts = (parts_of(each, template) for each in compared)
-            exact, reason = exact_engine(folder, engine, (part.text for own in parts for part in own))
+            exact, reason = exact_engine(folder, encoder.engine, (part.text for own in parts for part in own))
             chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
             arrays = ChatEncoder(folder, template, exact).encode(documents)
             counted = arrays["ids"], arrays["lengths"]
@@ -177,8 +173,8 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
         **content,
         "tokenizer": tokenizer,
         "vocabulary": encoder.vocab_size,
-        "engine": engine,
-        "engine_reason": engine_reason,
+        "engine": encoder.engine,
+        "engine_reason": encoder.reason,
         **chat_engine,
         "special": special,
         "sample_documents": len(lengths),
