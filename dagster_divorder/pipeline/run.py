@@ -36,7 +36,7 @@ from dagster_divorder.store.state import Receipt, State, changing, load_receipt,
 from dagster_divorder.store.view import View
 from dagster_divorder.write.curated import refuse_foreign_files
 
-_FIRST = "materialise it first, with all before it (in Dagster: with all assets upstream)"
+_FIRST = "`divorder run` makes it, or `divorder run {}` (in Dagster: materialise it with all assets upstream)"
 
 
 class ToBeMadeError(MissingStageError):
@@ -108,13 +108,15 @@ class Run(Reader):
     def _load(self, stage: str) -> Receipt:
         wanted, receipt = self.graph[stage], load_receipt(self.store, stage)
         if receipt is None:
-            raise MissingStageError(f"{stage} has no result in {self.store.place}; {_FIRST}")
+            raise MissingStageError(f"{stage} has no result in {self.store.place}; {_FIRST.format(stage)}")
         reads = set(self.graph.reads(stage, self.settings))
         if receipt.fingerprint != wanted.fingerprint(self.settings) or set(receipt.upstream) != reads:
-            raise MissingStageError(f"{stage} was last made with other settings; {_FIRST}")
+            raise MissingStageError(f"{stage} was last made with other settings; {_FIRST.format(stage)}")
         for name, version in receipt.upstream.items():
             if self.receipt(name).version != version:
-                raise MissingStageError(f"{stage} was made for an earlier state of {name}; {_FIRST}")
+                raise MissingStageError(
+                    f"{stage} was made for an earlier state of {name}; {_FIRST.format(stage)}"
+                )
         return receipt
 
     def is_current(self, stage: str) -> bool:

@@ -74,7 +74,7 @@ class Table:
         if column is None:
             columns = ", ".join(self.names) or "none"
             raise InputError(
-                f"the table has no column {name!r}{nearest(name, self.names)}; its columns are {columns}"
+                f"the table has no column {name!r}; its columns are {columns}{nearest(name, self.names)}"
             )
         return column
 

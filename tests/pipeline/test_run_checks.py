@@ -89,7 +89,7 @@ def test_every_check_is_passed(kept: Settings) -> None:
 
 
 def test_without_a_result_there_is_nothing_to_check(tmp_path: Path) -> None:
-    with pytest.raises(MissingStageError, match="materialise it first"):
+    with pytest.raises(MissingStageError, match="`divorder run` makes it, or"):
         run_checks(GRAPH, small_settings(tmp_path), stage="packed_sequences")
 
 

@@ -256,7 +256,7 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("by", "message"),
     [
-        ("topik", "no column 'topik'; did you mean 'topic'"),
+        ("topik", "no column 'topik'; its columns are .*; did you mean 'topic'"),
         ("meta", "expected plain values: name one of its fields, meta.source"),
         ([], "expected the name of a column"),
         (None, "by is None"),
