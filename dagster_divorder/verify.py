@@ -60,7 +60,7 @@ def verify(settings: Settings, folder: Place | None, trainer: str | None, **rank
         asked = {**known, **asked}
     replays = {name: replay(shape, TRAINERS[name], **asked) for name, shape in shapes.items()}
     reading = next(iter(replays.values())).reading
-    numbers = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    numbers = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers")}
     assumed = "; the number of ranks is unknown, and two stand for several" if reading.assumed else ""
     parts: list[Part] = [
         head,

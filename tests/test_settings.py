@@ -80,11 +80,11 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"shards": 8}'},
-            ["order.options.shards is an option of within_shard, grid_shuffle", "remove it"],
+            ["order.options.shards is an option of none of the strategies in use, balanced", "remove it"],
         ),
         (
             {"DIVORDER_ORDER__OPTIONS": '{"within_claster": "original"}'},
-            ["order.options.within_claster is an option of no strategy", "did you mean 'within_cluster'"],
+            ["order.options.within_claster is an option of none", "did you mean 'within_cluster'"],
         ),
         (
             {

@@ -26,7 +26,7 @@ def verify(options: Options) -> Answer:
     """What trainers read of an export or a plan, and whether they keep its order."""
     from dagster_divorder.verify import verify as verify_export
 
-    ranks = {name: getattr(options, name) for name in (*RANKS, "nodes")}
+    ranks = {name: getattr(options, name) for name in RANKS}
     return verify_export(settings_of(options), options.export, options.trainer, **ranks)
 
 
@@ -143,7 +143,7 @@ VERBS = (
             argument("--trainer", metavar="NAME", help="show this trainer in full (default: a line on each)"),
             *(
                 argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
-                for name, meaning in (RANKS | {"nodes": "machines"}).items()
+                for name, meaning in RANKS.items()
             ),
         ),
     ),

@@ -18,7 +18,7 @@ from dagster_divorder.core.order.schedule import window_share
 from dagster_divorder.core.order.strategy import Checked, nearest, one_of
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.settings import sections
-from dagster_divorder.settings.sections import RULES, FitName, declaring, trained_order
+from dagster_divorder.settings.sections import RULES, FitName, trained_order
 
 
 class Settings(Checked):
@@ -99,8 +99,6 @@ class Settings(Checked):
 
     def _fault_of_options(self) -> str:
         """Why order.options cannot be used, "" if they can: strategies in use declare all of them."""
-        if not self.order.options:
-            return ""
         in_use = [self.order.strategy, self.sequence.strategy]
         if self.evidence.tokens is not None:
             in_use += [name for order in map(trained_order, self.evidence.orders) for name in order]
@@ -110,13 +108,13 @@ class Settings(Checked):
             return f"order.options: {error}"
         if not (others := sorted(self.order.options.keys() - declared)):
             return ""
-        if strategies := declaring(others[0]):
-            return (
-                f"order.options.{others[0]} is an option of {', '.join(strategies)}, which neither order.strategy nor "
-                "sequence.strategy names; remove it"
-            )
-        known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields}
-        return f"order.options.{others[0]} is an option of no strategy{nearest(others[0], known)}"
+        known = {known for strategy in STRATEGIES.values() for known in strategy.Options.model_fields} - {
+            *others
+        }
+        return (
+            f"order.options.{others[0]} is an option of none of the strategies in use, "
+            f"{', '.join(dict.fromkeys(in_use))}; remove it{nearest(others[0], known)}"
+        )
 
     def strategy(self, name: str) -> Strategy:
         """A strategy with the options in `order.options` that it declares."""
@@ -151,17 +149,12 @@ class Settings(Checked):
         """
         for fit in fits:
             one_of("refit", fit, RULES)
-        if "model" in fits and self.order.frozen_tokens:
+        if "model" in fits and self.order.keeps:
+            key, anew = ("append", '"whole"') if self.order.extends else ("frozen_tokens", "0")
             raise SettingsError(
-                f"refit names 'model', and order.frozen_tokens is {self.order.frozen_tokens}: tokens consumed under "
-                f"one base model cannot be counted under another; leave 'model' out, or set order.frozen_tokens = 0 "
-                f"to reorder everything"
-            )
-        if "model" in fits and self.order.extends:
-            raise SettingsError(
-                "refit names 'model', and order.append is \"extend\": sequences of the last output cannot go on with "
-                "tokens of another base model; leave 'model' out, or set order.append = \"whole\" to order everything "
-                "anew"
+                f"refit names 'model', and order.{key} is {getattr(self.order, key)!r}: what stays of the last output "
+                f"has tokens of the present base model; leave 'model' out, or set order.{key} = {anew} to order "
+                "everything anew"
             )
         return self.model_copy(update={"refit": self.refit | dict.fromkeys(fits, "now")})
 

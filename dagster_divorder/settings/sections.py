@@ -424,11 +424,6 @@ def _known_strategy(name: str) -> str:
     return name
 
 
-def declaring(option: str) -> list[str]:
-    """Names of the strategies that declare an option."""
-    return [name for name in STRATEGIES if option in STRATEGIES[name].Options.model_fields]
-
-
 Strategy = Annotated[str, AfterValidator(_known_strategy)]
 
 

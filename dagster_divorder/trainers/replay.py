@@ -86,7 +86,7 @@ class Shape:
         return rows_for_contiguous_ranks(total, **self.layout) if self.layout else np.arange(total)
 
     def reading(self, **asked: int | None) -> Reading:
-        """How a trainer reads the export. asked: `world_size`, `micro_batch`, `workers`, `nodes`. Defaults for None:
+        """How a trainer reads the export. asked: `world_size`, `micro_batch`, `workers`. Defaults for None:
         the layout's numbers; without a layout the ranks count as two, because one may keep an order that several lose.
 
         Raises:
@@ -135,7 +135,7 @@ class Replay:
 def replay(export: Shape, trainer: Trainer, **asked: int | None) -> Replay:
     """Replays a trainer's sampler over an export. asked, raises: see `Shape.reading`."""
     reading = export.reading(**asked)
-    ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers", "nodes")}
+    ranks = {name: getattr(reading, name) for name in ("world_size", "micro_batch", "workers")}
     plan = consecutive(np.arange(export.sequences * export.epochs), export.batch)
 
     def way(laid_out: Shape, lines: bool, *needs: str) -> Way:

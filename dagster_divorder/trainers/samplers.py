@@ -170,32 +170,20 @@ training = TrainingConfig(
 )
 
 
-def _mds(reading: Reading, canonical: int) -> Rows:
-    """StreamingDataset without shuffling splits the rows into canonical nodes, 1 or as many as machines, and a step
-    takes the same number of rows from each. Rows are repeated until all ranks have the same number. An incomplete last
-    batch is read."""
-    nodes, node_ranks = reading.nodes, reading.world_size // reading.nodes
-    edges = np.arange(canonical + 1) * reading.length // canonical
-    longest = -(-reading.length // canonical)
-    # A canonical node that is one row short reads its last row twice.
-    rows = edges[:-1, None] + np.minimum(np.arange(longest), np.diff(edges)[:, None] - 1)
-    ratio = nodes // canonical
-    if missing := -longest % ratio:
-        end = longest - ratio + 1
-        rows = np.concatenate([rows, rows[:, end - missing : end]], axis=1)
-    rows = rows.T.reshape(-1, nodes)  # (a step of one rank on each machine, machine)
-    if missing := -len(rows) % node_ranks:
-        end = len(rows) - node_ranks + 1
-        rows = np.concatenate([rows, rows[end - missing : end]])
-    return consecutive(rows.reshape(-1), reading.batch, drop_last=False)
+def _mds(reading: Reading) -> Rows:
+    """StreamingDataset without shuffling, on one machine or with one canonical node. Rows are repeated until all ranks
+    have the same number. An incomplete last batch is read."""
+    rows, missing = np.arange(reading.length), -reading.length % reading.world_size
+    end = reading.length - reading.world_size + 1
+    return consecutive(np.append(rows, rows[end - missing : end]), reading.batch, drop_last=False)
 
 
 MDS = Trainer(
     name="mds",
-    title="MosaicML Streaming (MDS)",
+    title="MosaicML Streaming (MDS); on several machines only with its lines",
     formats=("mds",),
-    default=lambda reading: _mds(reading, reading.nodes),
-    best=lambda reading: _mds(reading, 1),
+    default=_mds,
+    best=_mds,
     lines="""\
 StreamingDataset(
     local="{path}",

@@ -35,7 +35,7 @@ class Reading:
     rows: of one epoch. The export holds every epoch, as copies or as an index: row e * rows + i is row i of epoch e.
     batch: sequences of a global batch, over all ranks and accumulated steps. world_size: of data parallelism.
     micro_batch: sequences that a rank reads at once. workers: loader processes of a rank; 0 reads in the training
-    process. nodes: machines of the ranks. assumed: whether world_size is unknown, and this is a number to replay with.
+    process. assumed: whether world_size is unknown, and this is a number to replay with.
     """
 
     rows: int
@@ -44,7 +44,6 @@ class Reading:
     world_size: int = 1
     micro_batch: int = 1
     workers: int = 0
-    nodes: int = 1
     assumed: bool = False
 
     def __post_init__(self) -> None:
@@ -61,10 +60,6 @@ class Reading:
                 f"A batch of {self.batch} sequences is not a whole number of steps of {self.world_size} ranks x "
                 f"{self.micro_batch} sequences: choose a world size and a micro-batch with a product, now {step}, "
                 f"that divides the batch"
-            )
-        if self.world_size % self.nodes:
-            raise InputError(
-                f"{self.world_size} ranks cannot be spread evenly over {self.nodes} nodes: choose a divisor"
             )
 
     @property

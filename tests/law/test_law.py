@@ -43,7 +43,7 @@ from dagster_divorder.pipeline.plan import StagePlan, make_plan
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.settings.sections import RULES, Evidence, declaring
+from dagster_divorder.settings.sections import RULES, Evidence
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
@@ -316,7 +316,8 @@ class Law(RuleBasedStateMachine):
         keep_what_goes_together(base["selection"])
         in_use = {base["order"]["strategy"], base["sequence"]["strategy"]}
         options = base["order"]["options"]
-        base["order"]["options"] = {name: options[name] for name in options if in_use & {*declaring(name)}}
+        declared = {name for strategy in in_use for name in STRATEGIES[strategy].Options.model_fields}
+        base["order"]["options"] = {name: options[name] for name in options if name in declared}
         return Settings(**base)
 
     def write(self) -> None:

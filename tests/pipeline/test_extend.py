@@ -252,5 +252,5 @@ def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) ->
 
 
 def test_another_base_model_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is \"extend\""):
+    with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is 'extend'"):
         Settings(order={"append": "extend"}).refitting("bins", "model")

@@ -119,12 +119,16 @@ def test_mds(tmp_path: Path) -> None:
         rows, folder = made(count), tmp_path / str(count)
         export("mds", folder, rows)
         for world, workers, nodes in [(1, 1, 1), (2, 1, 1), (2, 2, 2), (4, 2, 1), (4, 1, 2), (4, 2, 2)]:
-            ranks = {"world_size": world, "workers": workers, "nodes": nodes}
+            if nodes > 1 and count != WHOLE:
+                continue  # no model says which rows fill up the last batch
+            ranks = {"world_size": world, "workers": workers}
             reading = Reading(rows=count, batch=BATCH, **ranks)
+            ranks["nodes"] = nodes
             best = lines("mds", reading, folder)
             cases.append(({**ranks, "lines": best}, "best", reading, rows))
-            plain = best.replace("num_canonical_nodes=1,", "")
-            cases.append(({**ranks, "lines": plain}, "default", reading, rows))
+            if nodes == 1:
+                plain = best.replace("num_canonical_nodes=1,", "")
+                cases.append(({**ranks, "lines": plain}, "default", reading, rows))
     check("mds", "streaming", "streaming", tmp_path, cases)
 
 
