@@ -142,9 +142,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *command: str, **
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize(
-    "command", ["summary", "summary diversity_metrics", "plan", "where --step 0", "verify"]
-)
+@pytest.mark.parametrize("command", ["summary", "plan", "where --step 0", "verify"])
 def test_nothing_but_code_and_long_words_is_wider_than_the_terminal(
     command: str, columns: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 
 from dagster_divorder import __version__
-from dagster_divorder.cli import evidence, init, runs, training
+from dagster_divorder.cli import init, runs, training
 from dagster_divorder.cli.verb import Options, Verb, shown, wrapped
 from dagster_divorder.engine.progress import STANDARD_ERROR
 from dagster_divorder.errors import DivOrderError, StoreError
@@ -23,7 +23,7 @@ from dagster_divorder.removed import removed_verb
 
 GROUPS: Mapping[str, Sequence[Verb]] = {
     "Make an order": (init.VERB, *runs.VERBS),
-    "Compare orders": evidence.VERBS,
+    "Compare orders": runs.COMPARING,
     "Train on it": training.VERBS,
 }
 

@@ -1,4 +1,4 @@
-"""Commands that make an order and show it: plan, run, summary, report, prune."""
+"""Commands that make an order and show it: plan, run, summary, report, prune, compare, prove."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dagster_divorder.cli.verb import Verb, add_refit, argument, flag, settings_of
-from dagster_divorder.errors import SettingsError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.units import byte_size
 from dagster_divorder.view.answer import Answer, Line, Part, TextTable
 
@@ -71,6 +71,16 @@ def summary(settings: Settings, stages: Sequence[str] = ()) -> Answer:
     from dagster_divorder.summary import show_stages, summarise
 
     return show_stages(settings, stages) if stages else summarise(settings)
+
+
+def prove(settings: Settings) -> Answer:
+    """Makes and shows training_evidence. Raises InputError: `evidence.tokens` is unset."""
+    if settings.evidence.tokens is None:
+        raise InputError(
+            "evidence.tokens is unset, so nothing is trained; set it to the tokens of an epoch, such as 4_000_000, "
+            "and heldout.documents to the share for validation, such as 0.01"
+        )
+    return run(settings, ["training_evidence"])
 
 
 def report(settings: Settings, *, everything: bool) -> Answer:
@@ -160,5 +170,21 @@ VERBS = (
         "seconds",
         lambda options: prune(settings_of(options), dry_run=options.dry_run),
         (flag("--dry-run", "only show what it would free"),),
+    ),
+)
+COMPARING = (
+    Verb(
+        "compare",
+        "measures every pair of strategies",
+        "divorder compare",
+        "about as long as a run; grows with the pairs",
+        lambda options: run(settings_of(options), ["strategy_comparison"]),
+    ),
+    Verb(
+        "prove",
+        "trains small models in several orders (`evidence`) and shows which differences exceed noise",
+        "divorder prove",
+        "minutes to hours; shows the time left",
+        lambda options: prove(settings_of(options)),
     ),
 )

@@ -166,17 +166,6 @@ def drift_columns(drift: Stationarity | None) -> dict[str, Any]:
     }
 
 
-def as_shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of measures as texts by label; other cells keep their names."""
-    known, shown = measures(row), {}
-    for name, value in row.items():
-        if name in known:
-            shown[known[name].label] = known[name].show(value)
-        else:
-            shown[name] = value if isinstance(value, str) else number(value)
-    return shown
-
-
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """A row a measure, a column an order of the summary; the order to train on comes first."""
     return [

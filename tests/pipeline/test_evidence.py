@@ -30,7 +30,6 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.view.words import points
 from tests.conftest import small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import over
 from tests.twins.metrics import bucket
@@ -130,26 +129,15 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     monkeypatch.setattr(strategy_comparison, "SEQUENCES", ("original",))
     monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "original")
     assert main(["compare"]) == 0
-    *lines, _ = capsys.readouterr().out.strip("\n").splitlines()
-    assert any("sequences of 128 tokens, batches of 4, 4 clusters" in line for line in lines)
+    said = capsys.readouterr().out
     stored = load_comparison(open_run(load_settings()))
     assert {row["documents"] for row in stored} == set(strategy_comparison.DOCUMENTS)
-    shown = [
-        [
-            row["documents"],
-            "original",
-            f"{row['distinct clusters a sequence']:.2f}",
-            points(row["batch TV of cluster"]),
-            str(row["features that drift"]),
-        ]
-        for row in stored
-    ]
-    assert [line.split() for line in lines[-len(shown) :]] == shown
-    assert [row[3] for row in shown] == sorted((row[3] for row in shown), key=float)
+    nearest = [row["batch TV of cluster"] for row in stored]
+    assert nearest == sorted(nearest)
+    lines = said.partition("\ncomparison\n")[2].splitlines()[1 : 1 + len(stored)]
+    assert [line.split()[0] for line in lines] == [row["documents"] for row in stored]
     assert main(["compare", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out)["comparison"] == stored
-    assert main(["summary", "strategy_comparison"]) == 0
-    assert "mean prefix deviation" in capsys.readouterr().out
+    assert orjson.loads(capsys.readouterr().out)["strategy_comparison"]["comparison"] == stored
     assert not (corpus.parent / "data").exists()
 
 

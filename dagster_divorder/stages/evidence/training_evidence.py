@@ -456,8 +456,9 @@ def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
     from dagster_divorder.view.charts import trainings
 
     summary = load_evidence(run)
+    star = "*: differs from the same sequences shuffled beyond noise"
     return {
-        "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"]])),
+        "verdict": Text("\n\n".join([*summary["verdict"], *summary["notes"], star])),
         "trainings": trainings(summary),
         **{name: Table(rows) for name, rows in evidence_tables(summary).items()},
     }
