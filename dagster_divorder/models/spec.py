@@ -87,7 +87,7 @@ def read_spec(
             f"deep.max_tokens is {window}, but the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
-    chosen_device, dtype = find_device(device), cpu_dtype("amx_bf16")
+    chosen_device, dtype = find_device(device), cpu_dtype()
     if chosen_device != "cpu":
         named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
         dtype = str(named).removeprefix("torch.")
@@ -125,14 +125,13 @@ def find_device(device: str) -> str:
     return names[0] if device == "auto" else device
 
 
-def cpu_dtype(*capabilities: str) -> str:
-    """bfloat16 if the processor has one of these capabilities, by torch's names, else float32. Matrix units (amx_bf16)
-    make bfloat16 three times as fast (benchmarks/deep)."""
+def cpu_dtype() -> str:
+    """bfloat16 if the processor has matrix units, which make it three times as fast (benchmarks/deep), else float32."""
     import torch
 
     # An older torch has no such function.
     known: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return "bfloat16" if any(known.get(name) for name in capabilities) else "float32"
+    return "bfloat16" if known.get("amx_bf16") else "float32"
 
 
 def find_pooling(directory: Path) -> Pooling:

@@ -20,7 +20,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from dagster_divorder.core.evidence.training_evidence import RANKED_AT, Trained
 from dagster_divorder.models.embed import torch_threads
 from dagster_divorder.models.pretrained import quiet
-from dagster_divorder.models.spec import cpu_dtype
 from dagster_divorder.models.validation import IGNORED, summed_losses, text_losses
 
 if TYPE_CHECKING:
@@ -131,8 +130,6 @@ def train(
     )
     ranked = [max(1, round(at * steps)) for at in RANKED_AT]
     ranks: list[list[list[float]]] = [[] for _ in ranked]
-    narrow = matrix_dtype(task.device)
-    autocast = torch.autocast(task.device, narrow, enabled=narrow != torch.float32)
     if task.device == "cuda":
         # Kernels that give the same numbers each time. cuBLAS reads its variable at its first call in a process.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -147,8 +144,7 @@ def train(
             optimiser.zero_grad()
             loss = 0.0
             for ids, targets, share in _micro_batches(task, rows, chosen):
-                with autocast:
-                    part_loss = summed_losses(model, ids, targets).sum() * share
+                part_loss = summed_losses(model, ids, targets).sum() * share
                 part_loss.backward()
                 loss += float(part_loss.detach())
             if not math.isfinite(loss):
@@ -165,8 +161,7 @@ def train(
             epoch, left = divmod(step + 1, steps // epochs)
             if not left:
                 model.eval()
-                with autocast:
-                    trained.heldout[epoch - 1] = _heldout_losses(task, model, length)
+                trained.heldout[epoch - 1] = _heldout_losses(task, model, length)
                 model.train()
     trained.ranks[:] = [np.mean(of_end, axis=0) for of_end in ranks]
     return trained
@@ -219,12 +214,3 @@ def rate(step: int, steps: int) -> float:
         return (step + 1) / warm
     left = 0.5 * (1 + math.cos(math.pi * (step + 1 - warm) / max(1.0, steps - warm)))
     return LAST_RATE + (1 - LAST_RATE) * left
-
-
-def matrix_dtype(device: str) -> Any:
-    """The dtype of products: bfloat16 if the processor multiplies it, else float32. Weights stay float32."""
-    import torch
-
-    if device == "cpu":
-        return getattr(torch, cpu_dtype("amx_bf16", "avx512_bf16"))
-    return torch.bfloat16 if device == "cuda" else torch.float32

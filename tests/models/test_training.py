@@ -29,12 +29,6 @@ from dagster_divorder.models.training import (
 LENGTH, BATCH, VOCABULARY = 12, 4, 50
 
 
-@pytest.fixture(autouse=True)
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half the digits of bfloat16 are too few to compare sums by."""
-    monkeypatch.setattr(training, "matrix_dtype", lambda device: torch.float32)
-
-
 def data(rows: int, epochs: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
     order = np.stack([np.arange(rows), *(generator.permutation(rows) for _ in range(epochs - 1))])

@@ -76,7 +76,6 @@ def _compare_strategies(run: Run) -> Made:
                     "sequences": of_sequences,
                     DISTINCT: distinct["mean"],
                     "fewest": distinct["least"],
-                    "std": distinct["spread"],
                     **{name: summary[name] for name in DEVIATIONS},
                     **drift_columns(drift),
                 }
@@ -104,7 +103,7 @@ def _drift(
 
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
-    version=8,
+    version=9,
     description="Which strategy to use. Diversity, deviations and drift of all pairs of strategies, for documents "
     "and for sequences, on this corpus.",
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", "repeats"),

@@ -86,15 +86,8 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
 
 
 def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
-    clusters, asked = _clusters(fitted.files), orjson.loads(fitted.files[INFO])["asked"]
-    notes, points = [clusters.note], int(clusters.sizes.sum())
-    if points < most_points(asked):
-        notes.append(
-            f"fitted to {points:,} documents, {points / asked:.3g} a cluster; the further below {most_points(1)}, "
-            "the more the centroids depend on the sample"
-        )
-    note = "; ".join(filter(None, notes))
-    return {"k": len(clusters.centroids), "mean_distance": clusters.mean_distance, "note": note}
+    clusters = _clusters(fitted.files)
+    return {"k": len(clusters.centroids), "mean_distance": clusters.mean_distance, "note": clusters.note}
 
 
 def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
