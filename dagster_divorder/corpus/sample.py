@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,6 @@ CLIP_BYTES = 1 << 16
 
 MAX_DOCUMENTS = 1 << 18
 """A text sample has at most this many documents: even a short document takes memory during a fit."""
-
-READERS = 2
-"""Threads that decompress fragments; decompression releases the interpreter's lock."""
 
 
 def records_by_text(
@@ -73,9 +69,7 @@ def contents(
     by_number = list(by_fragment(fragments, rows))
     if not by_number:
         return pa.nulls(0, pa.large_string())
-    with ThreadPoolExecutor(READERS, thread_name_prefix="divorder-sample") as threads:
-        wanted = [fragments[number].pick(inside) for number, _, inside in by_number]
-        parts = list(threads.map(read, wanted))
+    parts = [read(fragments[number].pick(inside)) for number, _, inside in by_number]
     place = np.empty(len(rows), np.int64)
     place[np.concatenate([places for _, places, _ in by_number])] = np.arange(len(rows))
     return pa.concat_arrays(parts).take(row_array(place))

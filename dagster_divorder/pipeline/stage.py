@@ -268,19 +268,12 @@ class PerDocument(Stage):
         counted = counts(run.corpus.records, decision.documents)
         return replace(receipt, figures={**figures, **counted, **self.figures_now(run)})
 
-    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[int]:
-        """Compute and store the results of fragments; yields numbers of computed records."""
-        return self.compute_with(self.compute(run), run, key, works)
-
-    def compute_with(
-        self,
-        compute: Callable[..., Computed],
-        run: Run,
-        key: str,
-        works: Sequence[Work],
-        advance: Advance | None = None,
+    def compute_missing(
+        self, run: Run, key: str, works: Sequence[Work], advance: Advance | None = None
     ) -> Iterator[int]:
-        """As `compute_missing`, with a function in place of `compute(run)`. advance: see `Engine.each`."""
+        """Compute and store the results of fragments; yields numbers of computed records. advance: see
+        `Engine.each`."""
+        compute = self.compute(run)
         files, beforehand = self.files(run, key), self.files(run, f"{key}-repeats")
         if once := [work for work in works if work.again is None]:
             needs = self.needs(run, once)

@@ -90,12 +90,14 @@ def _read_spec(store: Store, model: str | Path, max_tokens: int, device: Device)
 class VectorsOfAModel(PerDocument):
     """Vectors that a model computes. Progress counts tokens. `compute` returns an `Embed`."""
 
-    def compute_missing(self, run: Run, key: str, works: Sequence[Work]) -> Iterator[int]:
+    def compute_missing(
+        self, run: Run, key: str, works: Sequence[Work], advance: Advance | None = None
+    ) -> Iterator[int]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as advance:
+        with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as tokens:
             try:
-                yield from self.compute_with(embed, run, key, works, advance)
+                yield from super().compute_missing(run, key, works, tokens)
             finally:
                 _free(embed.spec.device)
 
