@@ -151,7 +151,11 @@ def look(paths: Sequence[str], text_field: str | None = None) -> Looked:
                 if value is not None:
                     looked.fields.setdefault(name, Field()).add(value)
     if not looked.records:
-        raise InputError(f"{files[0]} holds no readable record{_expected(listing)}")
+        blocks = read_lines(files[0]) if listing.kind == "jsonl" else ()
+        first = next((block for block in blocks if not block.blank.all()), None)
+        looks = looks_like(raw_bytes(first, int(first.blank.argmin()))) if first else ""
+        expected = f"; expected one JSON object a line; it looks like {looks}" if looks else ""
+        raise InputError(f"{files[0]} holds no readable record{expected}")
     least = FIELD_SHARE * looked.records
     looked.fields = {name: each for name, each in looked.fields.items() if each.records >= least}
     if text_field:
@@ -162,14 +166,6 @@ def look(paths: Sequence[str], text_field: str | None = None) -> Looked:
         looked.read = (_text_of(looked, structure),)
     _label(looked)
     return looked
-
-
-def _expected(listing: Found) -> str:
-    """What lines hold, and what the first ones look like; "" for other files."""
-    blocks = read_lines(listing.files[0]) if listing.kind == "jsonl" else ()
-    first = next((block for block in blocks if not block.blank.all()), None)
-    looks = looks_like(raw_bytes(first, int(first.blank.argmin()))) if first else ""
-    return f"; expected one JSON object a line; it looks like {looks}" if looks else ""
 
 
 def _text_of(looked: Looked, structure: Structure | None) -> str:

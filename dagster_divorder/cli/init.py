@@ -53,11 +53,6 @@ def init(options: Options) -> Answer:
             f"  divorder{option} plan    # what a run would compute",
             f"  divorder{option} run     # the order, in {settings.output.path}",
             *([f"  divorder{option} verify  # what {trainer} reads of it"] if trainer else []),
-            *(
-                []
-                if trainer
-                else [f"for the lines of your trainer set exports.trainer: {', '.join(TRAINERS)}"]
-            ),
             "in Dagster: dagster dev -m dagster_divorder.definitions",
         ],
         {

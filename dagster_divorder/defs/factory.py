@@ -71,37 +71,27 @@ def build_definitions(
     except DivOrderError as error:
         # Dagster's pages begin with the message of its own errors, and wrap others.
         raise dg.DagsterInvalidDefinitionError(str(error)) from None
-    return definitions(pipeline, executor, automation=automation)
-
-
-def definitions(
-    pipeline: Pipeline, executor: dg.ExecutorDefinition | None = None, *, automation: bool = True
-) -> dg.Definitions:
-    """Dagster's definitions of a pipeline."""
-    starts_itself = automation and OUTPUT in pipeline.graph
-    jobs = [
-        dg.define_asset_job(
-            pipeline.named(name),
-            dg.AssetSelection.assets(*map(pipeline.key, selection)),
-            description=description,
-            executor_def=executor,
-        )
-        for name, (_, description) in JOBS.items()
-        if (selection := _assets_of(pipeline, name))
-    ]
+    selections = {job: _assets_of(pipeline, job) for job in JOBS}
     return dg.Definitions(
         assets=assets(pipeline),
-        jobs=jobs,
-        sensors=[watch_input(pipeline)] if starts_itself else [],
-        schedules=[daily(pipeline, _assets_of(pipeline, REPORT))] if starts_itself else [],
+        jobs=[
+            dg.define_asset_job(
+                pipeline.named(job),
+                dg.AssetSelection.assets(*map(pipeline.key, selection)),
+                description=JOBS[job][1],
+                executor_def=executor,
+            )
+            for job, selection in selections.items()
+        ],
+        sensors=[watch_input(pipeline)] if automation else [],
+        schedules=[daily(pipeline, selections[REPORT])] if automation else [],
     )
 
 
 def _assets_of(pipeline: Pipeline, job: str) -> list[str]:
     """The assets of a job under the settings of a pipeline."""
     targets = [asset for asset in pipeline.specs if asset in JOBS[job][0]]
-    needed = pipeline.graph.needed(pipeline.settings, *targets) if targets else ()
-    return [asset for asset in needed if asset in pipeline.specs]
+    return [asset for asset in pipeline.graph.needed(pipeline.settings, *targets) if asset in pipeline.specs]
 
 
 def _deps(written_by: Any) -> list[Any]:
