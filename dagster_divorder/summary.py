@@ -171,14 +171,6 @@ def count_records(figures: Figures) -> dict[str, Any]:
     }
 
 
-def repeats_lines(figures: Figures) -> list[str]:
-    """A line on the records that an epoch reads several times, if there are any."""
-    repeats = figures.get("repeats", {"most_repeats": 1})
-    if repeats["most_repeats"] < 2:
-        return []
-    return [f"an epoch reads them {repeats['items']:,} times, none over {repeats['most_repeats']:,} times"]
-
-
 def _figures_of_the_last_run(run: Run) -> Figures:
     """Figures by stage, with evidence if it is up to date.
 
@@ -247,10 +239,13 @@ def _corpus_lines(settings: Settings, corpus: Mapping[str, Any], figures: Figure
     numbers = [f"{number:,} {name}" for name, number in terms.items() if number or name == "trained"]
     partial, packed = corpus["partial_lines"], figures["packed_sequences"]
     trained = f" ({packed['trained_tokens']:,} trained on)" if "trained_tokens" in packed else ""
+    repeats, again = figures.get("repeats", {"most_repeats": 1}), []
+    if (most := repeats["most_repeats"]) > 1:
+        again = [f"an epoch reads them {repeats['items']:,} times, none over {most:,} times"]
     return [
         f"{corpus['read']:,} read = {' + '.join(numbers)}; {corpus['documents']:,} different texts",
         *([f"{count(partial, 'line')} more cut short at the end of a file"] if partial else []),
-        *repeats_lines(figures),
+        *again,
         f"{packed['tokens']:,} tokens{trained} in {count(packed['sequences'], 'sequence')} of "
         f"{settings.sequence.length:,}, batches of {settings.sequence.batch:,}",
     ]
