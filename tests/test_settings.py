@@ -93,6 +93,21 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
             },
             ["order.options", "block_strategy is 'block_shuffle'", "expected 'balanced', "],
         ),
+        (
+            {"DIVORDER_CURRICULUM__SCORE": "q", "DIVORDER_CURRICULUM__SHAPE": "sow"},
+            ["curriculum.shape", "'zigzag'"],
+        ),
+        (
+            {
+                "DIVORDER_CURRICULUM__SCORE": "q",
+                "DIVORDER_MIXING__PHASE": '[{"until": 0.5, "weights": "sqrt"}, {"weights": "natural"}]',
+            },
+            [
+                "curriculum.score is 'q', and mixing has phases; an order follows one of them: remove the other"
+            ],
+        ),
+        ({"DIVORDER_CURRICULUM__SHAPE": "zigzag"}, ["shape is set, and score is not"]),
+        ({"DIVORDER_ORDER__STRATEGY": "zigzag"}, ["name the score in curriculum.score"]),
         ({"DIVORDER_INPUT__PATHS": ""}, ["input.paths", "at least one"]),
         ({"DIVORDER_CONFIG": "/nowhere.toml"}, ["DIVORDER_CONFIG", "/nowhere.toml"]),
     ],
