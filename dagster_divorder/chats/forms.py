@@ -5,7 +5,7 @@
 | `pairs` | `chosen` and `rejected`: strings, turns or lists of turns; a prompt beside them, or as their beginning |
 | `messages` | `messages`: a list of turns, each `role` and `content`, or `from` and `value`; `system`, `tools` |
 | `conversations` | `conversations`: the same (ShareGPT) |
-| `prompt_completion` | `prompt` and `completion`: strings or lists of turns; `system`, `tools` |
+| `prompt_completion` | `prompt` and `completion`: strings, turns or lists of turns; `system`, `tools` |
 | `alpaca` | one of QUESTIONS, CONTEXTS after it, and one of ANSWERS; `system` |
 
 A prompt and a completion that are both strings make a text whose completion is trained; every other record is a chat.

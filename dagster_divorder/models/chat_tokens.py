@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair, conversation_of
 from dagster_divorder.chats.template import ChatTemplate, Span
-from dagster_divorder.errors import InputError
 from dagster_divorder.models.tokenize import (
     Encoder,
     Engine,
@@ -83,7 +82,9 @@ class ChatEncoder:
         self._fast: Encoder | None = None
         if engine == "gigatoken":
             content = check_ids(directory)
-            self._widths, self._composes = _token_bytes(content), "NFC" in _types(content, "normalizer")
+            widths = _token_bytes(content)
+            assert widths is not None, "exact_engine has seen to it"
+            self._widths, self._composes = widths, "NFC" in _types(content, "normalizer")
             self._fast = load_encoder(directory, engine, control=True)
 
     @cached_property
@@ -246,26 +247,21 @@ def exact_engine(directory: Path, engine: Engine, texts: Iterable[str] = ()) -> 
     """
     if engine != "gigatoken":
         return engine, f"{engine} is the engine of plain texts"
-    try:
-        _token_bytes(check_ids(directory))
-    except InputError as error:
-        return "tokenizers", f"gigatoken gives no places of tokens: {error}"
+    if _token_bytes(check_ids(directory)) is None:
+        return "tokenizers", "gigatoken gives no places of tokens: the bytes of its tokens are not known"
     encoder = load_encoder(directory, sample=texts, control=True)
     return encoder.engine, encoder.reason
 
 
-def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Bytes of the text of each token, int64 (V,); UNKNOWN if the number is not fixed.
-
-    Raises:
-        InputError: the form of the tokenizer's tokens is unknown.
-    """
+def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """Bytes of the text of each token, int64 (V,), UNKNOWN if the number is not fixed; None if the form of the
+    tokenizer's tokens is unknown."""
     byte_level = "ByteLevel" in _types(content, "decoder")
     vocabulary, spelled = content["model"].get("vocab"), byte_level or content["model"].get("byte_fallback")
     # A composed text is unchanged, and a space may become U+2581.
     keeps = _types(content, "normalizer") <= {"Sequence", "NFC", "Replace"}
     if not (spelled and keeps and isinstance(vocabulary, dict)):
-        raise InputError("the bytes of its tokens are not known")
+        return None
     added = {token["id"]: token for token in content.get("added_tokens") or []}
     widths = np.full(1 + max([*vocabulary.values(), *added]), UNKNOWN, np.int64)
     for text, number in vocabulary.items():
