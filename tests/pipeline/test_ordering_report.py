@@ -69,7 +69,6 @@ def test_it_shows_what_an_output_is_made_of(corpus: Path) -> None:
     assert headings == [
         *("before-and-after", "along", "windows", "drift", "clusters", "run"),
     ]
-    assert len(shown["sections"]) == len(headings)
     assert page.text.count("divorder report --all") == len(shown["missing"])
     # Sources: the twenty largest, and one row for the others.
     assert "10 other values" in page.text

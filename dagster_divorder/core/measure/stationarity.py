@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.windows import Counts, Laid, shuffled_inside
-from dagster_divorder.errors import InputError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -195,9 +194,6 @@ def stationarity(
 
     batch: sequences a batch; a partial last batch is ignored. stretch, section: int64 (S,), of each row, rising; None:
     one.
-
-    Raises:
-        InputError: a feature has another number of rows.
     """
     if sequences < FEWEST:
         return Stationarity(sequences=sequences, features=[])
@@ -217,16 +213,7 @@ def stationarity(
 
 
 def drift_of(feature: Feature, orders: Ints, batch: int, stretch: Ints) -> Drift:
-    """One feature in the order orders[0], beside the shuffles orders[1:], int64 (O, S).
-
-    Raises:
-        InputError: the feature has another number of rows than the orders have sequences.
-    """
-    if feature.values.shape[0] != orders.shape[1]:
-        raise InputError(
-            f"the feature {feature.name!r} has {feature.values.shape[0]} rows; expected one for each of the "
-            f"{orders.shape[1]} sequences"
-        )
+    """One feature in the order orders[0], beside the shuffles orders[1:], int64 (O, S)."""
     edges = np.arange(TENTHS + 1) * orders.shape[1] // TENTHS
     if feature.kind == "occurrences":
         tenths, freedom = _chi2(feature.values, orders, edges)

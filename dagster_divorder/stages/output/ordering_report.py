@@ -29,7 +29,7 @@ from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row
-from dagster_divorder.pipeline.stage import RUN_FIGURES, File, Link, Made, Shown, Text, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import RUN_FIGURES, File, Link, Made, Shown, WholeCorpus, versions
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 from dagster_divorder.stages.corpus.fields import built_in, load_fields
@@ -88,7 +88,6 @@ def _write_ordering_report(run: Run) -> Made:
         "beside": [CLOUD] if "cluster_map" in evidence else [],
         "check": " ".join(verdict.sentences),
         "better_than_shuffling": verdict.passed if verdict.compared else None,
-        "sections": [section.title for section in shown],
         "missing": list(missing),
     }
     files = {"page": File(page, "html")}
@@ -241,15 +240,6 @@ def _categories(run: Run, stream: TrainingStream) -> dict[str, tuple[np.ndarray,
     return categories
 
 
-def _show_ordering_report(run: Run, receipt: Receipt) -> Shown:
-    listed = {
-        name: Text("\n".join(f"- {item}" for item in receipt.figures[name]))
-        for name in ("sections", "missing")
-        if receipt.figures[name]
-    }
-    return {"path": Link(run.settings.output.path / PAGE), **listed}
-
-
 def _decided_by(run: Run) -> dict[str, Any]:
     output = run.receipt(OUTPUT).key
     evidence, missing = at_hand(run)
@@ -279,5 +269,5 @@ ORDERING_REPORT = WholeCorpus(
     publish=_publish_report,
     doing="drawing the report",
     compute=_write_ordering_report,
-    show=_show_ordering_report,
+    show=lambda run, receipt: {"path": Link(run.settings.output.path / PAGE)},
 )
