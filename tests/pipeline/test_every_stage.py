@@ -69,7 +69,7 @@ MODEL_VECTORS = ("deep_embeddings", "gradient_embeddings")
 """The last bits of a document's vector differ with the documents that a model sees beside it."""
 LAST_OUTPUT = ("greedy_order", "packed_sequences", "sequence_order")
 """Where a trainer has consumed its beginning, these are input."""
-TIMED = ("strategy_comparison", "training_evidence", "ordering_report")
+TIMED = ("training_evidence", "ordering_report")
 """Their results tell how long something took."""
 NOT_DATA = ("curated_meta.json", "manifest.json", "ordering_report.html")
 """Files of an output that tell times."""

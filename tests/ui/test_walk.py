@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 SMALL = "[advanced]\nvocab_size = 512\ntoken_dims = 16\n"
 PER_TOPIC, APPENDED = 60, 2
 FIGURES = {"documents", "new_documents", "reused_documents", "seconds"}
-PICTURED = {"diversity_metrics", "k_calibration", "ari_comparison", "cluster_map"}
+PICTURED = {"diversity_metrics", "k_calibration", "cluster_map"}
 
 
 @dataclass

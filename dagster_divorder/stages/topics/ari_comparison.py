@@ -73,8 +73,5 @@ ARI_COMPARISON = PinnedFit(
     figures=lambda run, receipt: {
         name: value for name, value in receipt.facts.items() if name not in ("reason", "documents", "checked")
     },
-    show=lambda run, receipt: {
-        "conclusion": Text(receipt.figures["conclusion"]),
-        "ari": receipt.figures["ari"],
-    },
+    show=lambda run, receipt: {"conclusion": Text(receipt.figures["conclusion"])},
 )
