@@ -98,13 +98,11 @@ def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
 
 def test_stages_alone_need_the_ones_before_them_up_to_date(corpus: Path, make_settings: Make) -> None:
     settings = make_settings()
-    with pytest.raises(
-        MissingStageError, match=r"raw_docs has no result.*; materialise it first, with all before"
-    ):
+    with pytest.raises(MissingStageError, match=r"raw_docs has no result.*; `divorder run` makes it, or"):
         run_stage("base_model", settings, Silent())
     run(settings)
     with pytest.raises(
-        MissingStageError, match=r"centroids was last made with other settings; materialise it"
+        MissingStageError, match=r"centroids was last made with other settings; `divorder run`"
     ):
         run_stage("greedy_order", make_settings(clusters={"k": 3}), Silent())
     write_jsonl(corpus, topic_records(30))
