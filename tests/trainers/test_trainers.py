@@ -229,8 +229,3 @@ def test_batches_left_out_and_batches_behind_the_plan(
 ) -> None:
     kept = compare(read, plan)
     assert (kept.in_order, kept.batches - kept.kept) == (not missing, missing)
-
-
-def test_batches_of_another_size_are_refused() -> None:
-    with pytest.raises(InputError, match=r"\(10, 2\).*\(5, 4\).*for the same batch"):
-        compare(PLAN.reshape(10, 2), PLAN)
