@@ -121,7 +121,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 def _runs_as_it_is(directory: Path) -> bool:
     """Whether AutoTokenizer would choose PreTrainedTokenizerFast: the class that Llama 3, the bootstrap model and
     tokenizers saved by this package name. Choosing it here saves importing torch, 5 s of a processor. For some types of
-    model AutoTokenizer knows better than the named class; Llama is none of them."""
+    model AutoTokenizer replaces the named class, but not for Llama."""
     named, config = (
         read_object(directory / name) if (directory / name).is_file() else {}
         for name in (CONFIG, "config.json")
