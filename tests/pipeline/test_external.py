@@ -95,7 +95,7 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     assert np.abs(found - expected).max() < 1e-6
     assert not found[7].any()
     assert made["clusters"].upstream["external_embeddings"] == made["external_embeddings"].version
-    assert corpus.read()["read"] == "no: it has not changed"
+    assert corpus.read()["read"] == "no: they are stored"
 
 
 def test_clusters_are_fitted_again_for_documents_that_lie_far_out_and_not_for_a_few_by_chance(

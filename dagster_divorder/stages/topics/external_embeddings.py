@@ -3,18 +3,17 @@
 Per document fragment: `vectors` float32 (rows, D), and `source` uint64 (rows,), a hash of the file's row.
 
 The key names the vectors in the file when it was first read; later runs find it by the stored hashes. A file that has
-grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. Every run
-hashes every row, unless the input and the file (inode, size, times) are unchanged. If a known document has another
-vector, the key is new. Records of equal text are one document, which takes the vector of the first record. A vector of
-zeros has no direction.
-Cost: the file is read once, and rows of new documents again; 70 bytes a document.
+grown, was renamed or moved keeps its key, so only new documents are computed, and nothing is clustered again. If a
+known document has another vector, the key is new. Records of equal text are one document, which takes the vector of the
+first record. A vector of zeros has no direction.
+Cost: every run and plan hashes the file's rows; rows of new documents are read again; 70 bytes a document.
 Known weakness: after embedding the same texts again, vectors that differ in their last bits count as other vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -23,70 +22,54 @@ from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.corpus.vectors import VectorFile, open_vectors, row_hashes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Decision, PerDocument, content_hash
+from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.stages import StageFiles
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment, spans
 
 STAGE = "external_embeddings"
-TENTATIVE = "a known document has another vector in embedding.path"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _ExternalEmbeddings(PerDocument):
-    """Finds its key by reading the file and comparing it with the stored hashes."""
+class _Read(NamedTuple):
+    """The user's file as read. source: of each record, the hash of its text's row, uint64. name: of its vectors. why:
+    it was read."""
 
-    def key(self, run: Run) -> str:
-        if "reading" not in run.memo:
-            run.memo["reading"] = _reading(self, run)
-        return str(run.memo["reading"].key)
-
-    def decide(self, run: Run) -> Decision:
-        decision = super().decide(run)
-        return replace(decision, unless=TENTATIVE) if run.planning and not run.has_view else decision
+    file: VectorFile
+    source: np.ndarray
+    name: str
+    why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The user's file as read. read_as: hash of the state of file and input, and of the settings. facts: its content.
-    key: names its vectors. source: of each record, the hash of its text's row, uint64; empty unless this run has read
-    the file."""
-
-    read_as: str
-    facts: Mapping[str, Any]
-    key: str
-    source: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
+def _read(run: Run) -> _Read:
+    """The user's file, read once a run."""
+    if "read" not in run.memo:
+        file = _open(run)
+        source = _scan(run, file)
+        run.memo["read"] = _Read(file, source, *_name(run, file, source))
+    return run.memo["read"]
 
 
-def _reading(stage: PerDocument, run: Run) -> _Reading:
-    """The last run's reading if the file has not changed and all vectors are stored; else a new one."""
-    file, last = _open(run), load_receipt(run.store, stage.name)
-    status = file.path.stat()
-    # The time of change (ctime) cannot be set back by a program.
-    state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    read_as = content_hash(state, run.receipt("raw_docs").version, stage.fingerprint(run.settings))
-    # A plan may have no view: then the file is not read.
-    blind = run.planning and not run.has_view
-    if (
-        last
-        and (last.facts["read_as"] == read_as or blind)
-        and (run.planning or not stage.work(run, last.key))
-    ):
-        run.observed["read"] = "no: it has not changed"
-        return _Reading(read_as, last.facts, last.key)
-    source = _scan(run, file)
-    key, why = _key(run, file, source, last)
-    facts = {
-        "path": str(file.path),
-        "dim": file.dims,
-        "dtype": str(file.dtype),
-        "rows": file.rows,
-        "read": why,
-    }
-    return _Reading(read_as, facts, key, source)
+def _name(run: Run, file: VectorFile, source: np.ndarray) -> tuple[str, str]:
+    """(name of the vectors with these hashes, why the file was read): the last run's name if no known document has
+    another vector under it; else a hash."""
+    why, last = "first run with these vectors", load_receipt(run.store, STAGE)
+    if last and "vectors" in last.facts:
+        files, fragments = StageFiles(run.store, STAGE, last.key).listed(), run.records.fragments
+        kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
+        known = np.concatenate([np.empty((0, 2), np.uint64), *fragments.parts(kept, "text")])
+        at = places(run.records.text_ids(run.view.fragments), known)
+        stored = at >= 0
+        if stored.any():
+            other = int((files.column(kept, "source")[at[stored]] != source[stored]).sum())
+            if not other:
+                return last.facts["vectors"], "no: they are stored"
+            why = f"{other:,} of {int(stored.sum()):,} known documents have another vector now"
+            if last.facts["dim"] != file.dims:
+                why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
+    return xxhash.xxh3_128_hexdigest(source.tobytes()), why
 
 
 def _open(run: Run) -> VectorFile:
@@ -121,55 +104,27 @@ def _open_file(settings: Settings) -> VectorFile:
     return open_vectors(settings.embedding.path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Take:
-    """Takes the vectors of a fragment's documents from the user's file. Of each record, `row` int64, the first with its
-    text, and `source`, see `_Reading`. spans: the records of each fragment."""
-
-    vectors: VectorFile
-    row: np.ndarray
-    source: np.ndarray
-    spans: Mapping[str, slice]
-
-    def __call__(self, fragment: Fragment) -> dict[str, np.ndarray]:
-        whole = self.spans[fragment.name]
-        inside = whole if fragment.picks is None else whole.start + fragment.picks
-        source, taken = self.source[inside], self.vectors.take(self.row[inside])
-        if not np.array_equal(row_hashes(taken), source):
-            raise InputError(f"{self.vectors.path} changed while it was read; run again")
-        return {"vectors": unit_rows(taken), "source": source}
+def _take(
+    file: VectorFile, row: np.ndarray, source: np.ndarray, places: Mapping[str, slice], fragment: Fragment
+) -> dict[str, np.ndarray]:
+    """The vectors of a fragment's documents. Of each record, `row` int64, the first with its text, and `source`, see
+    `_Read`. places: the records of each fragment."""
+    whole = places[fragment.name]
+    inside = whole if fragment.picks is None else whole.start + fragment.picks
+    taken = file.take(row[inside])
+    if not np.array_equal(row_hashes(taken), source[inside]):
+        raise InputError(f"{file.path} changed while it was read; run again")
+    return {"vectors": unit_rows(taken), "source": source[inside]}
 
 
-def _take(run: Run) -> _Take:
-    fragments = run.view.fragments
+def _take_from(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
+    fragments, read = run.view.fragments, _read(run)
     inside = dict(zip([fragment.name for fragment in fragments], spans(fragments), strict=True))
-    return _Take(_open_file(run.settings), run.copies, run.memo["reading"].source, inside)
-
-
-def _key(run: Run, file: VectorFile, source: np.ndarray, last: Receipt | None) -> tuple[str, str]:
-    """(the key of the vectors with these hashes, why the file was read): the last run's key if no known document has
-    another vector under it; else one that names the vectors."""
-    why = "first run with these vectors"
-    if last and last.key.startswith(_CODE):
-        files, fragments = StageFiles(run.store, STAGE, last.key).listed(), run.records.fragments
-        kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
-        if kept:
-            known = np.concatenate(list(fragments.parts(kept, "text")))
-            at = places(run.records.text_ids(run.view.fragments), known)
-            stored = at >= 0
-            other = int((files.column(kept, "source")[at[stored]] != source[stored]).sum())
-            if stored.any() and not other:
-                return last.key, "no: they are stored"
-            if stored.any():
-                why = f"{other:,} of {int(stored.sum()):,} known documents have another vector now"
-                if last.facts["dim"] != file.dims:
-                    why = f"the vectors have {file.dims} dims now, not {last.facts['dim']}"
-    content = xxhash.xxh3_128_hexdigest(source.tobytes())
-    return f"{_CODE}{content_hash(file.dims, content)}", why
+    return partial(_take, read.file, run.copies, read.source, inside)
 
 
 def _scan(run: Run, file: VectorFile) -> np.ndarray:
-    """Read the file once: `source` of `_Reading`. Raises InputError: a vector holds NaN or infinity."""
+    """Read the file once: `source` of `_Read`. Raises InputError: a vector holds NaN or infinity."""
     hashes = []
     with run.progress("reading vectors", file.rows, "rows") as advance:
         for first, vectors in file.blocks():
@@ -184,7 +139,18 @@ def _scan(run: Run, file: VectorFile) -> np.ndarray:
     return np.concatenate(hashes)[run.copies]
 
 
-EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
+def _figures(run: Run) -> dict[str, Any]:
+    file, _, _, why = _read(run)
+    return {
+        "path": str(file.path),
+        "dim": file.dims,
+        "dtype": str(file.dtype),
+        "rows": file.rows,
+        "read": why,
+    }
+
+
+EXTERNAL_EMBEDDINGS = PerDocument(
     name=STAGE,
     version=3,
     description="One vector a document, from a file of your own (`embedding.path`), checked and L2-normalised.",
@@ -194,14 +160,10 @@ EXTERNAL_EMBEDDINGS = _ExternalEmbeddings(
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check=lambda run: _open_file(run.settings),
-    compute=_take,
+    decided_by=lambda run: {"dim": _read(run).file.dims, "vectors": _read(run).name},
+    compute=_take_from,
     by_text=True,
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
-    facts=lambda run: {**run.memo["reading"].facts, "read_as": run.memo["reading"].read_as},
-    figures=lambda run, files: {
-        name: value for name, value in run.memo["reading"].facts.items() if name != "read_as"
-    },
+    facts=lambda run: {"dim": _read(run).file.dims, "vectors": _read(run).name},
+    figures_now=_figures,
 )
-
-_CODE = f"{EXTERNAL_EMBEDDINGS.version}-"
-"""The beginning of this version's keys."""
