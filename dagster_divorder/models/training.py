@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,11 +121,12 @@ def train(
     import torch
 
     length, batches = rows["ids"].shape[1], rows["epochs"].reshape(-1, task.batch)
-    steps, epochs = len(batches), len(rows["epochs"])
+    steps, epochs, sources = len(batches), len(rows["epochs"]), len(task.heldout.sources)
+    micro_batch = max(1, LOGITS // (length * task.class_count))
     trained = Trained(
         losses=np.full(steps, np.nan, np.float32),
         norms=np.full(steps, np.nan, np.float32),
-        heldout=np.full((epochs, len(task.heldout.sources)), np.nan),
+        heldout=np.full((epochs, sources), np.nan),
         ranks=np.full((len(RANKED_AT), len(MATRICES)), np.nan),
     )
     ranked = [max(1, round(at * steps)) for at in RANKED_AT]
@@ -143,8 +144,13 @@ def train(
                 group["lr"] = task.learning_rate * rate(step, steps)
             optimiser.zero_grad()
             loss = 0.0
-            for ids, targets, share in _micro_batches(task, rows, chosen):
-                part_loss = summed_losses(model, ids, targets).sum() * share
+            classes = torch.from_numpy(task.classes[rows["ids"][chosen]]).to(task.device)
+            counts = torch.from_numpy(rows["counts"][chosen]).to(task.device)
+            targets = torch.where(counts, classes, IGNORED)[:, 1:]
+            share = 1 / max(1, int(counts[:, 1:].sum()))
+            for first in range(0, len(chosen), micro_batch):
+                part = slice(first, first + micro_batch)
+                part_loss = summed_losses(model, classes[part, :-1], targets[part]).sum() * share
                 part_loss.backward()
                 loss += float(part_loss.detach())
             if not math.isfinite(loss):
@@ -161,41 +167,17 @@ def train(
             epoch, left = divmod(step + 1, steps // epochs)
             if not left:
                 model.eval()
-                trained.heldout[epoch - 1] = _heldout_losses(task, model, length)
+                each = text_losses(
+                    model,
+                    *task.heldout[2:],
+                    window=length,
+                    batch_tokens=max(length, LOGITS // task.class_count),
+                )
+                tokens, losses = (np.bincount(task.heldout.source, of_texts, sources) for of_texts in each)
+                np.divide(losses, tokens, out=trained.heldout[epoch - 1], where=tokens > 0)
                 model.train()
     trained.ranks[:] = [np.mean(of_end, axis=0) for of_end in ranks]
     return trained
-
-
-def _micro_batches(
-    task: Task, rows: Mapping[str, np.ndarray], chosen: NDArray[np.int64]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
-    """(ids, targets, the share of a token in the loss) of parts of a batch that fit into memory, as `summed_losses`
-    takes them. chosen: int64 (B,), the rows of the batch."""
-    import torch
-
-    most = max(1, LOGITS // (rows["ids"].shape[1] * task.class_count))
-    classes = torch.from_numpy(task.classes[rows["ids"][chosen]]).to(task.device)
-    counts = torch.from_numpy(rows["counts"][chosen]).to(task.device)
-    targets = torch.where(counts, classes, IGNORED)[:, 1:]
-    share = 1 / max(1, int(counts[:, 1:].sum()))
-    for at in range(0, len(chosen), most):
-        yield classes[at : at + most, :-1], targets[at : at + most], share
-
-
-def _heldout_losses(task: Task, model: torch.nn.Module, length: int) -> NDArray[np.float64]:
-    """The loss of each source, by name; NaN for a source without a token."""
-    sources, source = task.heldout.sources, task.heldout.source
-    each = text_losses(
-        model,
-        task.heldout.ids,
-        task.heldout.lengths,
-        task.heldout.counts,
-        window=length,
-        batch_tokens=max(length, LOGITS // task.class_count),
-    )
-    tokens, losses = (np.bincount(source, of_texts, len(sources)) for of_texts in each)
-    return np.divide(losses, tokens, out=np.full(len(sources), np.nan), where=tokens > 0)
 
 
 def stable_rank(gradient: torch.Tensor) -> float:

@@ -96,13 +96,11 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of a check. text: the outcome in words. remedy: what to do if the check failed. figures: numbers, and
-    tables as lists of rows."""
+    """The outcome of a check. text: the outcome in words. remedy: what to do if the check failed."""
 
     passed: bool
     text: str
     remedy: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,9 +82,9 @@ def test_as_many_pairs_as_are_asked_for_show_a_difference_as_often_as_is_said(
         ((math.nan, math.nan), ""),
         (
             (0.001, -0.001, 0.0),
-            "These 3 seeds show a difference of 0.01 nats in 80% of such comparisons, by the spread",
+            "2 seeds (now 3) show a difference of 0.01 nats in 80% of such comparisons, by the spread",
         ),
-        ((0.0, 0.0), "These 2 seeds show"),
+        ((0.0, 0.0), "2 seeds (now 2) show"),
         (
             (0.02, -0.01, 0.0, math.nan),
             "21 seeds (now 3) show a difference of 0.01 nats in 80% of",

@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_model
-from dagster_divorder.stages.topics.deep_model import checkpoint_fingerprint, load_deep_model
+from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.runs import Make
@@ -120,23 +120,6 @@ def test_a_checkpoint_is_named_by_its_content(
     weights.unlink()
     with pytest.raises(InputError, match=r"expected weights as model\.safetensors"):
         prepared(settings)
-
-
-def test_large_weights_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deep_model, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(deep_model, "SAMPLES", 4)
-    folder = save_tokenizer(save_model(tmp_path / "llama"))
-    whole = checkpoint_fingerprint(folder)
-    weights = folder / "model.safetensors"
-    data = weights.read_bytes()
-    monkeypatch.setattr(deep_model, "WHOLE_BYTES", len(data))
-    assert checkpoint_fingerprint(folder) == whole
-    monkeypatch.setattr(deep_model, "WHOLE_BYTES", len(data) - 1)
-    sampled = checkpoint_fingerprint(folder)
-    assert sampled != whole
-    for changed in (data[:-1] + b"\1", b"\1" + data[1:], data + b"\0", bytes(255 - byte for byte in data)):
-        weights.write_bytes(changed)
-        assert checkpoint_fingerprint(folder) not in (whole, sampled)
 
 
 STAGES = ("raw_docs", "base_model", "token_counts", "deep_model", "deep_embeddings")

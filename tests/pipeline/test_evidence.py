@@ -21,7 +21,6 @@ from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import strategy_comparison
-from dagster_divorder.stages.evidence.strategy_comparison import load_comparison
 from dagster_divorder.stages.measure import stationarity
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
 from dagster_divorder.stages.measure.stationarity import load_stationarity
@@ -130,7 +129,7 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "original")
     assert main(["compare"]) == 0
     said = capsys.readouterr().out
-    stored = load_comparison(open_run(load_settings()))
+    stored = open_run(load_settings()).rows("strategy_comparison", "table")
     assert {row["documents"] for row in stored} == set(strategy_comparison.DOCUMENTS)
     nearest = [row["batch TV of cluster"] for row in stored]
     assert nearest == sorted(nearest)
@@ -150,7 +149,7 @@ def test_the_comparison_measures_the_pipelines_own_order(
     settings = settings_of(corpus)
     figures = metrics_of(settings)["sequences"]
     run_stage("strategy_comparison", settings, Silent())
-    (row,) = load_comparison(open_run(settings))
+    (row,) = open_run(settings).rows("strategy_comparison", "table")
     assert row["distinct clusters a sequence"] == figures["distinct"]["cluster"]["mean"]
     assert row["worst share of cluster"] == figures["windows"]["batch"]["cluster"]["worst"]
     assert row["mean prefix deviation, tokens"] == figures["prefix"]["mean"]

@@ -85,7 +85,7 @@ def test_every_check_is_passed(kept: Settings) -> None:
     found = run_checks(GRAPH, kept)
     assert list(found) == [check.name for stage in GRAPH.values() for check in stage.checks]
     assert {name: finding.text for name, finding in found.items() if not finding.passed} == {}
-    assert found["every_record_in_output"].figures["records"] == 125
+    assert found["every_record_in_output"].text.startswith("All 125 accepted records")
 
 
 def test_without_a_result_there_is_nothing_to_check(tmp_path: Path) -> None:
@@ -328,8 +328,7 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
     settings = small_settings(tmp_path, input=given, output={"format": format})
     run_all(settings)
     finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]
-    assert finding.passed, finding.text
-    assert finding.figures["records"] == 42
+    assert finding.passed and finding.text.startswith("All 42 accepted records"), finding.text
     (file,) = tmp_path.glob("curated/curated.*")
     if format == "jsonl":
         file.write_bytes(file.read_bytes().replace(b"row 7:", b"row 8:", 1))

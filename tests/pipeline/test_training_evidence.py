@@ -247,7 +247,7 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("evidence", "sections", "said"),
     [
-        ({"tokens": 5}, {}, "evidence.tokens = 5 of the plan.s .* tokens make 0 sequences of 32 tokens"),
+        ({"tokens": 5}, {}, "evidence.tokens = 5 of the plan.s .* tokens make no sequence of 32"),
         ({}, {"engine": {"device": "cuda"}}, 'engine.device is "cuda", which torch .* does not find'),
     ],
 )

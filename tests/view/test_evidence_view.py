@@ -11,7 +11,9 @@ import pytest
 
 from dagster_divorder.core.evidence.training_evidence import (
     HELD_OUT,
+    JUMP,
     Trained,
+    by_source,
     compare,
     figures_of,
     lines_of,
@@ -78,14 +80,13 @@ def test_the_tables_and_the_chart_say_what_there_is(given: dict[str, Any]) -> No
 
     of = summary(**given)
     tables = evidence_tables(of)
-    assert len(tables["held-out"]) == len(of["orders"]) and len(tables["rates"]) == 2 * len(of["orders"])
-    for row in tables["held-out"]:
-        if row["order"] != given.get("failed"):
-            assert (" to " in row["less shuffled"]) == (of["seeds"] > 1) == ("±" in row[HELD_OUT])
+    assert len(tables["rates"]) == 2 * len(of["orders"])
+    figures = {row["figure"] for row in tables["figures"]}
+    assert {HELD_OUT, JUMP, by_source(HOSTILE)} < figures
+    assert len(tables["figures"]) == len(of["orders"]) * len(figures)
     for row in tables["figures"]:
-        for name in set(row) - {"figure; less shuffled", given.get("failed")}:
-            assert (" to " in row[name]) == (of["seeds"] > 1), name
-    assert [row["source"] for row in tables["sources"]] == ["wiki", HOSTILE]
+        if row["order"] != given.get("failed"):
+            assert (" to " in row["less shuffled"]) == (of["seeds"] > 1) == ("±" in row["mean"])
     chart = charts.trainings(of)
     assert len(chart.panels) == 4
     assert Image.open(io.BytesIO(sheet_picture([chart]))).width == 1600
@@ -97,5 +98,5 @@ def test_stars_are_of_differences_beyond_noise() -> None:
         low, high = (-2.2, 0.2) if order["order"] == "original" else (-1.2, -0.8)
         for pair in order["figures"].values():
             pair["less shuffled"] = {"mean": -1.0, "error": 0.1, "low": low, "high": high}
-    for row in evidence_tables(of)["sources"]:
-        assert row["curated"].endswith(" *") and not row["original"].endswith("*")
+    for row in evidence_tables(of)["figures"]:
+        assert row["less shuffled"].endswith(" *") == (row["order"] != "original")

@@ -195,12 +195,10 @@ def sensitivity(differences: ArrayLike, tokens: int) -> str:
     if less["error"] is None or is_beyond_noise(less):
         return ""
     needed = pairs_to_show(NOTABLE, less["error"] * math.sqrt(pairs))
-    shown = f"show a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons, by the spread of these {pairs} "
-    if needed <= pairs:
-        return f"These {pairs} seeds {shown}pairs: a real one is probably smaller."
     return (
-        f"{needed:,} seeds (now {pairs}) {shown}pairs: {needed * tokens:,} tokens of training for each order; more "
-        "tokens a training (evidence.tokens) lower the spread."
+        f"{needed:,} seeds (now {pairs}) show a difference of {NOTABLE:g} nats in {POWER:.0%} of such comparisons, by "
+        f"the spread of these {pairs} pairs: {needed * tokens:,} tokens of training for each order; more tokens a "
+        "training (evidence.tokens) lower the spread."
     )
 
 

@@ -22,9 +22,6 @@ Doubles = NDArray[np.float64]
 
 EPS = 2.0**-23
 
-CLOSE_CALLS = 64
-"""Clusters whose scores are compared at once."""
-
 
 @kernel
 def pool_rows(
@@ -124,22 +121,14 @@ def nearest(
         floor = np.float32(best[row] - error * (length + besides))
         label = 0
         largest = -np.inf
-        for start in range(0, clusters, CLOSE_CALLS):
-            stop = min(start + CLOSE_CALLS, clusters)
-            # Counting has no branch, so a processor compares many at once. Few runs of clusters hold a close call.
-            close = 0
-            for k in range(start, stop):
-                close += scores[row, k] >= floor
-            if close == 0:
-                continue
-            for k in range(start, stop):
-                if scores[row, k] >= floor:
-                    dot = 0.0
-                    for i in range(dims):
-                        dot += centred[i] * centroids[k, i]
-                    if dot > largest:
-                        largest = dot
-                        label = k
+        for k in range(clusters):
+            if scores[row, k] >= floor:
+                dot = 0.0
+                for i in range(dims):
+                    dot += centred[i] * centroids[k, i]
+                if dot > largest:
+                    largest = dot
+                    label = k
         labels[row] = label
         scale = length * lengths[label]
         distances[row] = max(0.0, 1.0 - largest / scale) if scale > 0.0 else 1.0

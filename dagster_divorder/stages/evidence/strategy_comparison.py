@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from dagster_divorder.core.measure import Feature, Stationarity, stationarity
-from dagster_divorder.core.measure.runs import RunCounter
+from dagster_divorder.core.measure import Feature, stationarity
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import sampled_places
 from dagster_divorder.core.order import order
 from dagster_divorder.core.order.items import document_items
-from dagster_divorder.core.packing import PackedSequences, Pieces, pack
+from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.measure.diversity_metrics import Trained
-from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
+from dagster_divorder.stages.mix.repeats import load_stream, run_counter
 from dagster_divorder.stages.order.sequence_order import sequence_items, vector_sums
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, drift_columns, summary_row
@@ -38,13 +36,9 @@ LOOKED_AT = 1 << 13
 """Most sequences that the drift test uses, in whole batches."""
 
 
-def load_comparison(run: Run) -> list[dict[str, Any]]:
-    """One row per pair of strategies, as in Diversity-Ordered Training: distinct clusters a sequence, deviations and
-    drift, the pair with the nearest batches first. Values are None if the corpus is smaller than a batch."""
-    return run.rows("strategy_comparison", "table")
-
-
 def _compare_strategies(run: Run) -> Made:
+    """The table, a row a pair of strategies, as in Diversity-Ordered Training, the pair with the nearest batches first.
+    Values are None if the corpus is smaller than a batch."""
     settings, stream = run.settings, load_stream(run)
     traits, weights = stream.traits, settings.order.traits
     codes = {name: traits.codes[name] for name in sorted(weights, key=lambda trait: trait != "cluster")}
@@ -66,7 +60,13 @@ def _compare_strategies(run: Run) -> Made:
             items = with_coordinates(sequence_items(run, stream, packed), packed, sums).part(0, full)
             for of_sequences in sequences:
                 ordered = order(items, **settings.order_arguments(of_sequences))
-                drift = _drift(settings, stream, packed, ordered, sums, count)
+                sample = ordered[sampled_places(len(ordered), settings.sequence.batch, LOOKED_AT)]
+                runs = SequenceRuns.of(packed, sample, traits.tokens, count)
+                features = [
+                    *sequence_features(runs, traits.codes, {*weights}),
+                    Feature("vectors", "vector", sums[sample]),
+                ]
+                drift = stationarity(features, len(sample), batch=settings.sequence.batch, seed=settings.seed)
                 read = np.concatenate([ordered, np.arange(len(ordered), len(packed))])[np.newaxis]
                 trained = Trained(packed, read, np.zeros(len(packed), np.int64))
                 figures = trained.measures(stream, count, settings.sequence.batch).figures
@@ -85,22 +85,6 @@ def _compare_strategies(run: Run) -> Made:
     return Made({"table": rows}, figures={"pairs": len(rows)})
 
 
-def _drift(
-    settings: Settings,
-    stream: TrainingStream,
-    packed: PackedSequences,
-    ordered: np.ndarray,
-    sums: np.ndarray,
-    count: RunCounter,
-) -> Stationarity:
-    traits, batch = stream.traits, settings.sequence.batch
-    sample = ordered[sampled_places(len(ordered), batch, LOOKED_AT)]
-    runs = SequenceRuns.of(packed, sample, traits.tokens, count)
-    features = [*sequence_features(runs, traits.codes, set(settings.order.traits))]
-    features.append(Feature("vectors", "vector", sums[sample]))
-    return stationarity(features, len(sample), batch=batch, seed=settings.seed)
-
-
 STRATEGY_COMPARISON = WholeCorpus(
     name="strategy_comparison",
     version=9,
@@ -109,5 +93,5 @@ STRATEGY_COMPARISON = WholeCorpus(
     reads=lambda settings: ("raw_docs", *space_reads(settings), "traits", "repeats"),
     settings=("order", "packing", "sequence", "input", "chats", "seed"),
     compute=_compare_strategies,
-    show=lambda run, receipt: {"comparison": Table(load_comparison(run))},
+    show=lambda run, receipt: {"comparison": Table(run.rows("strategy_comparison", "table"))},
 )

@@ -25,7 +25,6 @@ import xxhash
 from dagster_divorder.core.evidence.training_evidence import (
     HELD_OUT,
     Trained,
-    by_source,
     compare,
     estimate,
     figures_of,
@@ -206,7 +205,7 @@ class Sequences:
         """The sequences that `evidence.tokens` asks for.
 
         Raises:
-            InputError: there are fewer tokens than in a batch.
+            InputError: there are fewer tokens than in a sequence.
         """
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
         assert evidence.tokens is not None
@@ -232,11 +231,10 @@ class Sequences:
         none = settings.packing.method == "none"
         full = kept if none else min(kept, int(plan.tokens.sum()) // settings.sequence.length)
         batch = max(1, min(settings.sequence.batch, full // STEPS))
-        if full < batch:
+        if not full:
             raise InputError(
-                f"evidence.tokens = {evidence.tokens:,} of the plan's {int(packed.length.sum()):,} tokens make "
-                f"{full:,} sequences of {settings.sequence.length:,} tokens, but a batch has {batch:,}; expected at "
-                "least one batch: raise evidence.tokens, or lower sequence.length"
+                f"evidence.tokens = {evidence.tokens:,} of the plan's {int(packed.length.sum()):,} tokens make no "
+                f"sequence of {settings.sequence.length:,}; raise evidence.tokens, or lower sequence.length"
             )
         return cls(run, stream, plan, numbers, full // batch, batch)
 
@@ -414,24 +412,20 @@ def _summary(
 
 
 def evidence_tables(summary: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
-    """By name: `held-out`, the loss of each order as mean ± standard error, and its difference from shuffled with an
-    interval; `figures` of each order, likewise; `sources`, their losses under each order, * where one differs from
-    shuffled beyond noise; `rates`, the losses at each learning rate if there are several."""
-    heldout, rows = list[dict[str, str]](), dict[str, dict[str, str]]()
-    of_source = {by_source(source): {"source": source} for source in summary["sources"]}
-    for order in summary["orders"]:
-        for figure, pair in order["figures"].items():
-            value, less = pair["value"], pair["less shuffled"]
-            if figure in of_source:
-                star = " *" if is_beyond_noise(less) else ""
-                of_source[figure][order["order"]] = fixed(value["mean"], 4) + star
-            elif figure == HELD_OUT:
-                row = {"order": order["order"], HELD_OUT: _with_error(value)}
-                heldout.append(row | {"less shuffled": with_interval(less)})
-            else:
-                row = rows.setdefault(figure, {"figure; less shuffled": figure})
-                row[order["order"]] = f"{_with_error(value)}; {with_interval(less)}"
-    tables = {"held-out": heldout, "figures": [*rows.values()], "sources": [*of_source.values()]}
+    """By name: `figures`, every figure of every order as mean ± standard error, and its difference from shuffled with
+    an interval, * where it differs beyond noise; `rates`, the held-out losses at each learning rate if there are
+    several."""
+    figures = [
+        {
+            "figure": figure,
+            "order": order["order"],
+            "mean": _with_error(order["figures"][figure]["value"]),
+            "less shuffled": with_interval(less) + (" *" if is_beyond_noise(less) else ""),
+        }
+        for figure in summary["orders"][0]["figures"]
+        for order in summary["orders"]
+        for less in [order["figures"][figure]["less shuffled"]]
+    ]
     rates = [
         {
             "order": pair["order"],
@@ -440,7 +434,7 @@ def evidence_tables(summary: Mapping[str, Any]) -> dict[str, list[dict[str, str]
         }
         for pair in summary["rates"]
     ]
-    return tables | ({"rates": rates} if len(rates) > len(heldout) else {})
+    return {"figures": figures} | ({"rates": rates} if len(rates) > len(summary["orders"]) else {})
 
 
 def _with_error(figure: Mapping[str, float | None]) -> str:

@@ -202,7 +202,7 @@ def _no_token_lost(run: Run) -> Finding:
             "sequences are there twice, or in no document."
         )
     remedy = f"{remade(run, 'packed_sequences', 'plan')}; do not train on an output of this plan"
-    return Finding(passed=passed, text=text, remedy=remedy, figures=covered._asdict())
+    return Finding(passed=passed, text=text, remedy=remedy)
 
 
 def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSequences:

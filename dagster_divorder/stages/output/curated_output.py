@@ -331,7 +331,6 @@ def _every_record_in_output(run: Run) -> Finding:
         if passed
         else f"The output does not hold the accepted records: {differs}.",
         remedy=remedy,
-        figures={"records": output.records, "bytes": output.bytes},
     )
 
 

@@ -137,7 +137,6 @@ def _documents_have_tokens(run: Run) -> Finding:
         f"{MAX_SHARE_WITHOUT:.0%}.",
         remedy="look at these documents; a tokenizer without bytes or an unknown token drops text that it does not "
         "know: set model.base to a model of these languages, or remove the documents from the input",
-        figures={"without_tokens": int(empty.sum()), "share": share},
     )
 
 

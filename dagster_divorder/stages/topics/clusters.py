@@ -96,9 +96,8 @@ def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> 
 
 
 def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    labels, distances = files.columns(run.view.fragments, "labels", "distances")
-    sizes = np.bincount(labels, minlength=run.receipt("centroids").facts["k"])
-    return {"mean_distance": float(distances.mean(dtype=np.float64)), "cluster_sizes": sizes.tolist()}
+    distances = files.column(run.view.fragments, "distances")
+    return {"mean_distance": float(distances.mean(dtype=np.float64))}
 
 
 def _clusters_figures_now(run: Run) -> dict[str, Any]:
@@ -106,7 +105,6 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
     return {
         "k": centroids.facts["k"],
         "fitted": centroids.figures["fitted"],
-        "fit_documents": centroids.facts["documents"],
         "fit_mean_distance": centroids.facts["mean_distance"],
         "note": centroids.facts["note"],
         "vectors": chosen_vectors(run).stage,
@@ -159,7 +157,6 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         '(clusters.k, or "auto"), with fewer if some are empty; boilerplate in most documents also makes one large '
         "cluster: look at the cluster map, and remove such text from the input; if all vectors are alike, the model's "
         "weights are damaged, or its tokenizer does not know the words",
-        figures={"k": k, "empty": empty, "largest": sizes[largest], "largest_share": share},
     )
 
 
