@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     batches, seen = padded(ids, lengths, loaded)
     variants: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(plain, batches),
-        "stage": lambda: embed.compute(fragment),
+        "stage": lambda: embed(fragment),
         "one at a time": lambda: one_at_a_time(plain, texts, embed),
     }
     if loaded.device.type == "cpu":
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
         if loaded.module.dtype != torch.float32:
             wide = copy.deepcopy(plain).float()
             variants["one at a time, float32"] = lambda: one_at_a_time(wide, texts, embed)
-    embed.compute(fragment)  # loads
+    embed(fragment)  # loads
     best: dict[str, tuple[float, float]] = {}
     for _ in range(options.repeat):
         for name, run in variants.items():

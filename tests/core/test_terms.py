@@ -17,8 +17,8 @@ FUNCTION = ["the", "and", "that", "with", "from", "this"]
 
 def counted(*texts: str) -> dict[str, int]:
     """Words of all texts together and how many texts use them."""
-    words = find_words(pa.array(texts, pa.large_string()))
-    return dict(zip(words.vocabulary, words.used.sum(axis=0).tolist(), strict=True))
+    used, vocabulary = find_words(pa.array(texts, pa.large_string()))
+    return dict(zip(vocabulary, used.sum(axis=0).tolist(), strict=True))
 
 
 def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
@@ -36,7 +36,7 @@ def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
 
 def terms_of(texts: list[str], labels: np.ndarray, clusters: int) -> list[list[str]]:
     """The words of the name of each cluster, without its number."""
-    names = cluster_names(find_words(pa.array(texts, pa.large_string())), labels, clusters)
+    names = cluster_names(*find_words(pa.array(texts, pa.large_string())), labels, clusters)
     assert len(set(names)) == len(names) == clusters
     return [name.split(" (cluster")[0].split(", ") for name in names]
 
@@ -91,9 +91,9 @@ def test_what_counts_as_a_word(text: str, words: dict[str, int]) -> None:
 
 
 def test_words_count_once_in_a_document() -> None:
-    words = find_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
-    table = words.used.toarray()
-    assert {word: table[:, at].tolist() for at, word in enumerate(words.vocabulary)} == {
+    used, vocabulary = find_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
+    table = used.toarray()
+    assert {word: table[:, at].tolist() for at, word in enumerate(vocabulary)} == {
         "salt": [1, 0, 0],
         "bread": [1, 0, 1],
     }
@@ -108,7 +108,7 @@ def test_pairs_of_characters_that_overlap_are_one_term() -> None:
 
 def test_clusters_without_words_and_of_the_same_words_have_their_numbers() -> None:
     texts = pa.array(["salt bread"] * 6 + ["", "1 2"], pa.string())
-    names = cluster_names(find_words(texts), np.array([0, 0, 0, 2, 2, 2, 3, 1]), 5)
+    names = cluster_names(*find_words(texts), np.array([0, 0, 0, 2, 2, 2, 3, 1]), 5)
     assert names[1:2] + names[3:] == ["cluster 1", "cluster 3", "cluster 4"]
     assert names[2] == f"{names[0]} (cluster 2)"
 

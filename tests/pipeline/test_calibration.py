@@ -124,8 +124,7 @@ COPIES = [
         (
             COPIES,
             [5, 9],
-            "12 left out: it gives no more clusters than a smaller number (9 clusters of 12: the sample has no more "
-            "distinct vectors)",
+            "12 left out: it gives no more clusters than a smaller number",
         ),
     ],
     ids=["three documents", "one document", "nine vectors"],

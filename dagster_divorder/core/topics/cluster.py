@@ -39,14 +39,13 @@ class ClusterFit:
     """A clustering, largest cluster first.
 
     centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1.
-    sizes, int64 (K,), and mean_distance: of the sample. note: why there are fewer clusters than asked for, or "".
+    sizes, int64 (K,), and mean_distance: of the sample.
     """
 
     centre: NDArray[np.float32]
     centroids: NDArray[np.float32]
     sizes: NDArray[np.int64]
     mean_distance: float
-    note: str
 
 
 def most_points(k: int) -> int:
@@ -113,18 +112,11 @@ def fit(
             kmeans.train(points)
         centroids = kmeans.centroids
 
-    fitted = ClusterFit(
-        centre=middle, centroids=centroids, sizes=np.zeros(0, np.int64), mean_distance=0.0, note=""
-    )
+    fitted = ClusterFit(centre=middle, centroids=centroids, sizes=np.zeros(0, np.int64), mean_distance=0.0)
     labels, distances = assign(sample, fitted)
     # Vectors without a direction belong to the largest cluster, so they must not decide which cluster that is.
     sizes = np.bincount(labels[directed], minlength=len(centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
-    note = ""
-    if len(order) < len(sizes):
-        note = f"{len(order)} clusters of {len(sizes)}: {len(sizes) - len(order)} ended up empty"
-    elif len(centroids) < k:
-        note = f"{len(centroids)} clusters of {k}: the sample has no more distinct vectors"
     sizes = sizes[order]
     sizes[0] += len(sample) - sizes.sum()
     return replace(
@@ -132,7 +124,6 @@ def fit(
         centroids=np.ascontiguousarray(centroids[order]),
         sizes=sizes,
         mean_distance=float(distances.mean(dtype=np.float64)),
-        note=note,
     )
 
 

@@ -16,7 +16,6 @@ frequent signatures, addresses and markup are words too. Measurements: docs/deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
@@ -42,16 +41,8 @@ NO_WORDS = (
 """Regular expressions for Arrow, with replacements."""
 
 
-@dataclass(frozen=True, eq=False)
-class Words:
-    """used: 1 where a document uses a word, int32 (n, W). vocabulary: W words."""
-
-    used: csr_array
-    vocabulary: list[str]
-
-
-def find_words(texts: pa.Array) -> Words:
-    """Words of texts, string or large_string (n,)."""
+def find_words(texts: pa.Array) -> tuple[csr_array, list[str]]:
+    """(1 where a document uses a word, int32 (n, W); the W words) of texts, string or large_string (n,)."""
     import pyarrow.compute as pc
     from scipy.sparse import csr_array
 
@@ -66,24 +57,26 @@ def find_words(texts: pa.Array) -> Words:
     used = csr_array((np.ones(len(word), np.int32), (document, word)), (len(texts), len(lengths)))
     used.data[:] = 1
     kept = np.flatnonzero((lengths >= 2) & (lengths <= 40))
-    return Words(used[:, kept], words.dictionary.take(kept).to_pylist())
+    return used[:, kept], words.dictionary.take(kept).to_pylist()
 
 
-def cluster_names(words: Words, labels: NDArray[np.integer], clusters: int) -> list[str]:
+def cluster_names(
+    used: csr_array, vocabulary: list[str], labels: NDArray[np.integer], clusters: int
+) -> list[str]:
     """A name for each cluster: at most NAMED_BY words by falling weight, without forms of an earlier one, plus its
-    number if another cluster has the same name; "cluster" and its number without words. labels: int (n,).
-    """
+    number if another cluster has the same name; "cluster" and its number without words. used, vocabulary: see
+    `find_words`. labels: int (n,)."""
     from scipy.sparse import csr_array
 
-    documents, vocabulary = words.used.shape
+    documents, words = used.shape
     members = csr_array((np.ones(documents, np.int32), (labels, np.arange(documents))), (clusters, documents))
-    holding = (members @ words.used).tocoo()
+    holding = (members @ used).tocoo()
     cluster, word = holding.coords
     size = np.bincount(labels, minlength=clusters)[cluster]
     share = holding.data / (size + 1)
-    contrast = np.log(share / (np.bincount(word, share, vocabulary) / clusters)[word])
-    rarity = (np.log(documents / words.used.sum(axis=0)) / -np.log(RARE)).clip(FLOOR, 1)
-    brevity = np.array([min(len(text.encode()), BREVITY) for text in words.vocabulary]) / BREVITY
+    contrast = np.log(share / (np.bincount(word, share, words) / clusters)[word])
+    rarity = (np.log(documents / used.sum(axis=0)) / -np.log(RARE)).clip(FLOOR, 1)
+    brevity = np.array([min(len(text.encode()), BREVITY) for text in vocabulary]) / BREVITY
     weight = share * (1 - share) * contrast.clip(FLOOR) * (rarity * brevity**2)[word]
 
     best = np.lexsort((-weight, cluster))
@@ -92,7 +85,7 @@ def cluster_names(words: Words, labels: NDArray[np.integer], clusters: int) -> l
     for number, (start, end) in enumerate(pairwise(ends.tolist())):
         kept: list[str] = []
         for at in word[best[start:end]].tolist():
-            term = words.vocabulary[at]
+            term = vocabulary[at]
             if len(kept) < NAMED_BY and not any(_same_word(term, other) for other in kept):
                 kept.append(term)
         name = ", ".join(kept)

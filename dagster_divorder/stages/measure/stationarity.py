@@ -45,10 +45,9 @@ from dagster_divorder.stages.mix.repeats import (
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
 from dagster_divorder.stages.topics.components import (
-    STAGE_OF,
     chosen_kind,
-    is_centred,
     kinds_of,
+    load_space,
     space_reads,
 )
 from dagster_divorder.store.space import Space
@@ -119,10 +118,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
         yield Feature(source, "mix", sample.mix(codes))
     yield Feature("words", "mix", _words(run, sample))
     for kind in kinds_of(settings):
-        space, chosen = (
-            Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind)),
-            kind == chosen_kind(run),
-        )
+        space, chosen = load_space(run, kind), kind == chosen_kind(run)
         clusters = None
         if chosen and not unseen:
             # Clusters with another seed and another number.

@@ -38,9 +38,9 @@ def _compare_clusterings(run: Run) -> Mapping[str, bytes]:
     centre = (spaces[0].centre, spaces[1].centre)
     one, other = (space.rows(run.view, rows) for space in spaces)
     found = compare(one, other, k, seed=run.settings.seed, centre=centre, names=kinds)
-    words = find_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
+    words, _ = find_words(beginnings(run.records, run.view, rows[: sample_size(k)], CHARACTERS))
     told = {
-        kind: told_by_words(words.used, labels[: words.used.shape[0]])
+        kind: told_by_words(words, labels[: words.shape[0]])
         for kind, labels in zip(kinds, found.labels, strict=True)
     }
     noise = found.figures["chosen"] == kinds[1] and told[kinds[1]] < TOLD_SHARE * told[kinds[0]]

@@ -1,4 +1,4 @@
-"""cluster_names: names and examples of clusters, pinned with their centroids: they change only if the clusters do.
+"""cluster_names: a name and an example of each cluster, pinned with its centroids: they change only if the clusters do.
 
 They are made when the clusters first have documents, and again once `divorder prune` has removed documents whose words
 may be in them. The sample has the documents with the smallest ids, equally many of each cluster as far as possible.
@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import most_points
-from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings
+from dagster_divorder.corpus.sample import beginnings, first_lines
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
@@ -24,7 +24,6 @@ DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 4_000, 4, 1 << 16
 CHARACTERS = 1_024
 """The sample: DOCUMENTS, or PER_CLUSTER documents a cluster if that is more, at most MAX_DOCUMENTS, each with its first
 CHARACTERS. A larger sample costs time and changes few names."""
-EXAMPLES = 3
 
 
 def sample_size(clusters: int) -> int:
@@ -33,8 +32,8 @@ def sample_size(clusters: int) -> int:
 
 
 def load_named(run: Reader) -> dict[str, Any]:
-    """By label: `names`, which all differ, and `examples`, the beginnings of at most EXAMPLES documents near the
-    centroid, which differ too."""
+    """By label: `names`, which all differ, and `examples`, the beginning of the sample's document nearest to the
+    centroid."""
     named: dict[str, Any] = orjson.loads(run.fit("cluster_names")[FILE])
     return named
 
@@ -56,19 +55,19 @@ def _name_clusters(run: Run) -> Mapping[str, bytes]:
     rank = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
     rows = rows[np.sort(by_label[np.argsort(rank, kind="stable")[: sample_size(count)]])]
     texts = beginnings(run.records, run.view, rows, CHARACTERS)
-    lines: list[dict[str, None]] = [{} for _ in range(count)]
-    for at in np.argsort(distances[rows], kind="stable").tolist():
-        if len(of_cluster := lines[labels[rows[at]]]) < EXAMPLES:
-            of_cluster[" ".join(texts[at].as_py().split())[:EXAMPLE_CHARACTERS]] = None
-    names = cluster_names(find_words(texts), labels[rows], count)
-    return {FILE: orjson.dumps({"names": names, "examples": [list(of_cluster) for of_cluster in lines]})}
+    by_distance = np.argsort(distances[rows], kind="stable")
+    near, first = np.unique(labels[rows[by_distance]], return_index=True)
+    lines = first_lines(run.records, run.view, rows[by_distance[first]])
+    examples = [dict(zip(near.tolist(), lines, strict=True)).get(label, "") for label in range(count)]
+    names = cluster_names(*find_words(texts), labels[rows], count)
+    return {FILE: orjson.dumps({"names": names, "examples": examples})}
 
 
 CLUSTER_NAMES = PinnedFit(
     name="cluster_names",
-    version=6,
+    version=7,
     asset=False,
-    description="Names and examples of the clusters.",
+    description="A name and an example of each cluster.",
     reads=("raw_docs", "clusters", "centroids", "heldout_copies"),
     decided_by=lambda run: {
         "centroids": run.receipt("centroids").version,

@@ -55,8 +55,7 @@ def _fit_centroids(run: Run) -> Mapping[str, bytes]:
 
 
 def _clusters(files: Mapping[str, bytes]) -> ClusterFit:
-    info = orjson.loads(files[INFO])
-    return ClusterFit(**unpack(files[ARRAYS]), mean_distance=info["mean_distance"], note=info["note"])
+    return ClusterFit(**unpack(files[ARRAYS]), mean_distance=orjson.loads(files[INFO])["mean_distance"])
 
 
 def load_clusters(run: Run) -> ClusterFit:
@@ -86,8 +85,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
 
 
 def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
-    clusters = _clusters(fitted.files)
-    return {"k": len(clusters.centroids), "mean_distance": clusters.mean_distance, "note": clusters.note}
+    return {"k": len(_clusters(fitted.files).centroids), **orjson.loads(fitted.files[INFO])}
 
 
 def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
@@ -106,7 +104,7 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
         "k": centroids.facts["k"],
         "fitted": centroids.figures["fitted"],
         "fit_mean_distance": centroids.facts["mean_distance"],
-        "note": centroids.facts["note"],
+        "asked": centroids.facts["asked"],
         "vectors": chosen_vectors(run).stage,
     }
 
@@ -128,7 +126,7 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
             "documents": int(sizes[label]),
             "share": float(sizes[label] / len(labels)),
             "mean_distance": float(means[label]),
-            "example": next(iter(named["examples"][label]), ""),
+            "example": named["examples"][label],
         }
         for label in range(min(len(sizes), SHOWN))
     ]
@@ -147,8 +145,8 @@ def _clusters_not_degenerate(run: Run) -> Finding:
         faults.append(f"{empty} of {k} clusters are empty (the first: {sizes.index(0)})")
     if share > limit:
         faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
-        # The note may say why there are fewer clusters than asked for.
-        faults += filter(None, [run.receipt("centroids").facts["note"]])
+        if k < (asked := run.receipt("centroids").facts["asked"]):
+            faults.append(f"{asked} were asked for, but the sample's vectors are alike")
     fine = f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}"
     return Finding(
         passed=not faults,
@@ -162,7 +160,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=4,
+    version=5,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (

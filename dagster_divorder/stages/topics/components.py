@@ -38,11 +38,6 @@ def chosen_vectors(run: Run) -> Receipt:
     return run.receipt(STAGE_OF[chosen_kind(run)])
 
 
-def is_centred(settings: Settings, kind: str) -> bool:
-    """Whether the mean is subtracted from vectors of a kind before they are clustered."""
-    return kind != "shallow" or settings.embedding.pooling != "mean"
-
-
 def load_space(run: Run, kind: str | None = None) -> Space:
     """The space of a kind of vectors, by default of the clustered kind.
 
@@ -50,4 +45,5 @@ def load_space(run: Run, kind: str | None = None) -> Space:
         MissingStageError: its stage has not run with these settings.
     """
     kind = kind or chosen_kind(run)
-    return Space(run.files(STAGE_OF[kind]), is_centred(run.settings, kind))
+    # Only plain means of shallow vectors keep their mean.
+    return Space(run.files(STAGE_OF[kind]), kind != "shallow" or run.settings.embedding.pooling != "mean")

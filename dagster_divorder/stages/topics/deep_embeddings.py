@@ -189,15 +189,11 @@ class Embed:
 
     def __call__(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
         """advance: counts tokens."""
-        if self.processes == processes_here():
-            return self.compute(fragment, advance)
-        group = _group(self.processes, self.spec.device)
-        arrays: dict[str, np.ndarray] = group(lambda limit: replace(self, limit=limit), fragment)
-        advance(int(np.minimum(arrays["tokens"], self.spec.room).sum()))
-        return arrays
-
-    def compute(self, fragment: Fragment, advance: Advance = lambda tokens: None) -> dict[str, np.ndarray]:
-        """As a call, in this process alone."""
+        if self.processes != processes_here():
+            group = _group(self.processes, self.spec.device)
+            arrays: dict[str, np.ndarray] = group(lambda limit: replace(self, limit=limit), fragment)
+            advance(int(np.minimum(arrays["tokens"], self.spec.room).sum()))
+            return arrays
         embedder = _embedder(self)
         tokens = (
             self.tokens.read(fragment)
@@ -254,9 +250,8 @@ def _free(device: str) -> None:
     release(device)
 
 
-def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "vector") -> dict[str, Any]:
-    """Figures of all documents' vectors: how they were computed, tokens, tokens not read, and flags. instead: what
-    happens to documents without a finite vector, in words. noun: the word for a vector."""
+def vector_figures(run: Run, files: StageFiles) -> dict[str, Any]:
+    """Figures of all documents' vectors: how they were computed, tokens, tokens not read, and flags."""
     spec, model = EmbeddingSpec(**run.memo["made"]["made"]["spec"]), run.settings.deep_model
     tokens, flagged = files.columns(run.view.fragments, "tokens", "flagged")
     unseen = np.maximum(tokens - spec.room, 0)
@@ -273,7 +268,7 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
     flags = np.flatnonzero(flagged == NOT_FINITE)
     if len(flags) == len(tokens):
         raise InputError(
-            f"the model of {files.stage} ({model}) gives no finite {noun} for any of {len(flags):,} "
+            f"the model of {files.stage} ({model}) gives no finite vector for any of {len(flags):,} "
             "documents; expected finite numbers: its weights are damaged, so download or save it again, or set "
             "deep.model to another model"
         )
@@ -282,7 +277,8 @@ def vector_figures(run: Run, files: StageFiles, instead: str, *, noun: str = "ve
         rows = flags[run.are_first[flags]][:3]
         shown = ", ".join(record_names(run, rows))
         run.progress.note(
-            f"{len(flags):,} documents have no finite {noun} and {instead}: {shown}{', ...' if len(flags) > 3 else ''}"
+            f"{len(flags):,} documents have no finite vector, and zero is stored: {shown}"
+            f"{', ...' if len(flags) > 3 else ''}"
         )
     return {**figures, "flagged_documents": len(flags)}
 
@@ -297,6 +293,6 @@ DEEP_EMBEDDINGS = vectors_of_a_model(
     doing="storing vectors",
     figures=lambda run, files: {
         "pooling": run.memo["made"]["made"]["spec"]["pooling"],
-        **vector_figures(run, files, "count as documents without tokens"),
+        **vector_figures(run, files),
     },
 )

@@ -94,8 +94,5 @@ GRADIENT_EMBEDDINGS = vectors_of_a_model(
     # Refits cost as much as training on the corpus, so they need a request.
     when=lambda settings: settings.selects,
     doing="taking gradients",
-    figures=lambda run, files: {
-        **vector_figures(run, files, "are kept out of every choice", noun="gradient"),
-        "blocks": LAYERS,
-    },
+    figures=lambda run, files: {**vector_figures(run, files), "blocks": LAYERS},
 )

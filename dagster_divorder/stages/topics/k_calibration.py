@@ -46,7 +46,7 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     for k in counted(run.progress, "fitting clusters", values, len(values), "numbers of clusters"):
         fitted = fit(vectors[: most_points(k)], k, seed=run.settings.seed, centre=space.centre)
         if rows and len(fitted.centroids) == rows[-1]["clusters"]:
-            notes.append(f"{k} left out: it gives no more clusters than a smaller number ({fitted.note})")
+            notes.append(f"{k} left out: it gives no more clusters than a smaller number")
             continue
         labels, _ = assign(sample, fitted)
         sizes = np.bincount(labels, minlength=len(fitted.centroids))
