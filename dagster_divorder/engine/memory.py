@@ -22,8 +22,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 MAPPED_BYTES = 1 << 30
 """Bytes of stored ids that an export maps at once."""
-MEASURED_BYTES = 128 << 20
-"""Largest bytes of an order for measuring two orders at a time."""
 MODEL_BYTES = 2 << 30
 """Bytes of all batches of a model that run in parallel on a CPU."""
 

@@ -63,6 +63,16 @@ def is_whole(path: Place, files: dict[str, dict[str, Any]], manifest: str = MANI
     return all(file_at(path, name).stat().st_mtime_ns <= written for name in files)
 
 
+def why_lacking(path: Place, called: str, key: str, name: str = MANIFEST) -> str | None:
+    """Why a folder does not hold the whole output with this key; None if it does. called: the folder, in settings."""
+    manifest = read_manifest(path, name)
+    if manifest is None:
+        return f"{called} holds none"
+    if manifest["key"] != key:
+        return f"{called} holds the output of other settings or files"
+    return None if is_whole(path, manifest["files"], name) else f"files of {called} are gone or altered"
+
+
 def damaged_file(
     path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
 ) -> str | None:

@@ -18,7 +18,7 @@ from dagster_divorder.settings.sections import SHUFFLED
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, line_of, stacked
 from dagster_divorder.view.shown import Chart, Panel, Series
 from dagster_divorder.view.verdict import Verdict
-from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, listed, number, short
+from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, listed, number, points, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,7 +195,9 @@ def stretches(mixes: Mapping[str, Any]) -> Chart:
             (borders, 100 * asked[:, column].repeat(2), ASKED),
         ]
         panels.append(Panel(clip(value, NAME) or "(empty)", partial(along, lines=lines, limits=(0, top))))
-    what = f"Shares of {mixes['trait']} along the dataset, asked and achieved."
+    stretch = np.minimum(np.searchsorted(ends, slices), len(asked) - 1)
+    off = points(float(np.abs(achieved - asked[stretch]).max(initial=0.0)))
+    what = f"Shares of {mixes['trait']} along the dataset, asked and achieved: at most {off} percentage points apart."
     caption = f"% of the tokens in slices of training, by {mixes['trait']}. {ALONG}."
     return Chart(panels, what, caption, legend=[ASKED, SERIES[TRAIN_ON]])
 

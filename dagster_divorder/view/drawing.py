@@ -20,7 +20,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dagster_divorder.view.shown import Chart, Panel, Series
-from dagster_divorder.view.words import brief
+from dagster_divorder.view.words import NAME, clip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
@@ -173,7 +173,7 @@ def cluster_row(
         cluster_colours(len(sizes)),
         np.argsort(-sizes, kind="stable")[: min(NAMED, len(names))],
     )
-    handles = [Patch(color=colours[cluster], label=brief(names[cluster])) for cluster in largest]
+    handles = [Patch(color=colours[cluster], label=clip(names[cluster], NAME)) for cluster in largest]
     figure.legend(
         handles=handles,
         loc="lower left",

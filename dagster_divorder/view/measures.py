@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dagster_divorder.core.measure import Stationarity
 from dagster_divorder.units import BATCHES
-from dagster_divorder.view.words import ORDERS, clip, fixed, number, percent, points
+from dagster_divorder.view.words import ORDERS, clip, fixed, number
 
 Figures = Mapping[str, Any]
 """The measures of an order, as in `core.measure.order.Measures`."""
@@ -176,23 +176,6 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         }
         for name, measure in measures(rows[0]).items()
     ]
-
-
-def mix_rows(mixes: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A row a stretch of an order: where it ends, and the asked share of each value, beside the achieved one. mixes: as
-    `stages.measure.diversity_metrics` stores them."""
-    achieved, begin, rows = mixes["achieved"], 0.0, []
-    for end, asked in zip(mixes["ends"], mixes["asked"], strict=True):
-        # The slices whose middles lie in the stretch.
-        inside = [row for at, row in enumerate(achieved) if begin <= (at + 0.5) / len(achieved) < end]
-        means = [sum(column) / len(inside) for column in zip(*inside, strict=True)] if inside else asked
-        shares = {
-            f"{clip(value) or '(empty)'}, %": f"{points(share)}, achieved {points(mean)}"
-            for value, share, mean in zip(mixes["values"], asked, means, strict=True)
-        }
-        rows.append({"up to": percent(end), **shares})
-        begin = end
-    return rows
 
 
 class Beside(NamedTuple):

@@ -28,7 +28,7 @@ from dagster_divorder.view.drawing import (
 )
 from dagster_divorder.view.measures import Figures, followed, measures, summary_row
 from dagster_divorder.view.shown import Chart, Panel
-from dagster_divorder.view.words import brief, short
+from dagster_divorder.view.words import NAME, clip, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,7 +140,7 @@ def cluster_map(
             xlim=(0, 1.15 * max(1, int(counts.max(initial=0)))), ylim=(max(20, len(largest)) - 0.5, -0.5)
         )
         axes.set_xticks([])
-        axes.set_yticks(places, [f"{brief(shown[cluster])}  {cluster}" for cluster in largest], size=11)
+        axes.set_yticks(places, [f"{clip(shown[cluster], NAME)}  {cluster}" for cluster in largest], size=11)
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
 

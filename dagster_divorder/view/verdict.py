@@ -16,14 +16,13 @@ SHOWN = ("sequences", "sequences_random", "original")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether orders beat shuffling: `sequences` of the packed sequences, `documents` of the documents.
+    """Whether the packed sequences beat shuffling, by the `check`.
 
     metrics: by order, see `stages.measure.diversity_metrics.load_metrics`. traits: those that people see, in order.
     remedy: what to change if the order fails.
     """
 
-    sequences: ShufflingCheck
-    documents: ShufflingCheck
+    check: ShufflingCheck
     metrics: dict[str, dict[str, Any]]
     traits: Sequence[str]
     remedy: str
@@ -31,7 +30,7 @@ class Verdict:
     @property
     def compared(self) -> bool:
         """Whether there is anything to tell: enough batches, and a trait whose values differ."""
-        return bool(self.sequences.comparisons)
+        return bool(self.check.comparisons)
 
     @property
     def stretches(self) -> int:
@@ -41,12 +40,12 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        return self.compared and self.sequences.passed
+        return self.compared and self.check.passed
 
     @property
     def sentences(self) -> tuple[str, str]:
         """The claim, and its figure (or the remedy)."""
-        check, metrics = self.sequences, self.metrics
+        check, metrics = self.check, self.metrics
         ours = metrics["sequences"]
         sequences, batch = ours["sequences"], ours["batch"]
         if (whole := ours["batches"]) < BATCHES:

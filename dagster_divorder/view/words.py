@@ -97,15 +97,6 @@ def clip(text: str, characters: int = CLIP) -> str:
     return f"{(words if words and len(last) < LONGEST_WORD else cut).rstrip()} …"
 
 
-def brief(name: str) -> str:
-    """A name for a picture: at most NAME letters, cut between terms if there are several."""
-    line = clip(name, len(name))
-    if len(line) <= NAME:
-        return line
-    cut = line[: NAME - 1]
-    return (cut.rpartition(",")[0] or cut) + "…"
-
-
 def corpus_name(files: Sequence[str]) -> str:
     """The name of a corpus: its only file without endings, or the folder with all of its files."""
     if len(files) == 1:

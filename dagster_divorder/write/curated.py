@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -292,15 +291,14 @@ class OutputFolder:
 def write_hashed(
     folder: LocalFolder, name: str, temporary: str, write: Callable[[IO[bytes]], Any]
 ) -> dict[str, Any]:
-    """Write a file under a temporary name in a folder; returns the file's manifest entry."""
+    """Write a file under a temporary name in a folder; returns the manifest entry of what it then holds."""
     with folder.create(name, temporary) as file:
-        hashed = HashedFile(file)
-        write(hashed)  # type: ignore[arg-type]
-    return {
-        "bytes": hashed.size,
-        "sha256": hashed.digest.hexdigest(),
-        "head": hashlib.sha256(hashed.head).hexdigest(),
-    }
+        write(file)
+    with open(folder.source(temporary), "rb") as file:
+        head = hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": sha256, "head": head}
 
 
 def _write_staged(
@@ -320,24 +318,3 @@ def tidy(store: Store, path: Place, files: Iterable[str], manifest: str = MANIFE
         store.sweep(folder)
     # An up-to-date output may be read-only, so without leftovers nothing is written into it.
     _note(store, path, kept | (noted & {*BESIDE}), only=True)
-
-
-class HashedFile(io.RawIOBase):
-    """A file open for writing. It hashes and counts its bytes, and keeps the first HEAD_BYTES. Closing it leaves the
-    underlying file open."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.digest, self.head, self.size = file, hashlib.sha256(), b"", 0
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.size += len(view)
-        self.head += view[: HEAD_BYTES - len(self.head)]
-        self.digest.update(view)
-        return self._file.write(view)
-
-    def tell(self) -> int:
-        return self.size
-
-    def writable(self) -> bool:
-        return True

@@ -168,11 +168,11 @@ SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
     "a shard is gone": (lambda settings: shards(settings)[0].unlink(), "cannot be read"),
     "no manifest": (
         lambda settings: (settings.output.path / "curated_meta.json").unlink(),
-        "has no manifest",
+        "does not hold the output that curated_output made last",
     ),
     "another output": (
         put_other_manifest,
-        "is not the last run's",
+        "does not hold the output that curated_output made last",
     ),
 }
 

@@ -141,7 +141,7 @@ def test_orders_are_compared_with_numbers_in_the_colours_of_clusters(drawn: Call
     shown = [text.get_text() for text in legend.get_texts()]
     assert len(shown) == drawing.NAMED and shown[0].startswith("$name of")
     largest = int(shown[0].removeprefix("$name of ").partition(",")[0])
-    assert shown[0] == words.brief(names[largest])
+    assert shown[0] == words.clip(names[largest], words.NAME)
     colour = legend.get_patches()[0].get_facecolor()[:3]
     assert colour == pytest.approx(drawing.cluster_colours(30)[largest])
 
@@ -195,12 +195,6 @@ def test_a_name_that_no_typeface_here_can_draw_is_a_number(monkeypatch: pytest.M
     names = ["臺灣, 歷史", "축구, 시즌", "straße, łódź", "команда", "film ★, song"]
     assert drawing.drawable(names) == ["cluster 0", "cluster 1", *names[2:]]
     assert drawing.drawable([]) == []
-
-
-def test_long_names_are_cut_between_their_terms() -> None:
-    assert words.brief("encryption, crypto, clipper") == "encryption, crypto, clipper"
-    assert words.brief("encryption, cryptography, clipper chip") == "encryption, cryptography…"
-    assert words.brief("x" * 500) == "x" * (words.NAME - 1) + "…"
 
 
 @pytest.mark.parametrize("k", [8, 30, 200])

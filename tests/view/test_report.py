@@ -15,13 +15,12 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.measure import WINDOWS, Feature, ShufflingCheck, beats_shuffling, measure
+from dagster_divorder.core.measure import WINDOWS, Feature, beats_shuffling, measure
 from dagster_divorder.core.measure import stationarity as held_against_shuffles
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.windows import Counts
 from dagster_divorder.view import drawing, words
 from dagster_divorder.view.charts import drift, stretches
-from dagster_divorder.view.measures import mix_rows
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section, page, rendered
 from dagster_divorder.view.report.sections import TraitAlong
@@ -238,8 +237,7 @@ def a_check(
         )
     }
     return Verdict(
-        sequences=found,
-        documents=ShufflingCheck((), (), ()),
+        check=found,
         metrics=metrics,
         traits=[*traits] or ["cluster"],
         remedy="balance fewer traits",
@@ -276,12 +274,7 @@ def test_an_order_of_several_stretches_is_checked_and_shown_against_their_mixes(
     assert "within 4.12 percentage points of the stretch's" in because
     made = check(a_page(Section("mix", "Mix", "", {"mix": stretches(mixes)})))
     assert len(made.all("figure")) == 1 and not made.all("script")
-    # A stretch is told with the slices whose middles lie in it; one between two middles with what is asked.
-    assert [list(row.values()) for row in mix_rows(mixes)] == [
-        ["25\u00a0%", "90.00, achieved 88.00", "10.00, achieved 12.00"],
-        ["30\u00a0%", "50.00, achieved 50.00", "50.00, achieved 50.00"],
-        ["100\u00a0%", "20.00, achieved 20.00", "80.00, achieved 80.00"],
-    ]
+    assert "at most 4.00 percentage points apart" in stretches(mixes).what
 
 
 @pytest.mark.parametrize(
@@ -296,7 +289,7 @@ def test_too_few_batches_cannot_tell(sequences: int, said: str) -> None:
     of = a_check(0.1, 0.2, sequences)
     assert not of.compared and not of.passed
     assert said in " ".join(of.sentences) and of.sentences[0].startswith("Too few batches to tell")
-    assert "fewer than 10" in of.sequences.notes[0]
+    assert "fewer than 10" in of.check.notes[0]
     assert a_check(0.1, 0.2, 40).passed
 
 

@@ -8,7 +8,6 @@ stretches; most orders have one. Shares are of the tokens that count.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,6 @@ from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.report import distinct_per_sequence
-from dagster_divorder.engine.memory import MEASURED_BYTES
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Chart,
@@ -62,7 +60,6 @@ from dagster_divorder.view.measures import (
     drift_columns,
     followed,
     measures,
-    mix_rows,
     side_by_side,
     summary_row,
 )
@@ -72,15 +69,10 @@ from dagster_divorder.view.words import ORDERS, TRAIN_ON
 SHUFFLES = 3
 SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
 """The shuffled order that each of our orders is compared with."""
-SLICES, SHOWN_VALUES, STRETCHES = 100, 8, 40
-"""Most slices, values of a trait and rows of stretches in the mix along training."""
-ORDER_BYTES = 100
-"""Peak bytes a document while an order is measured."""
+SLICES, SHOWN_VALUES = 100, 8
+"""Most slices, and values of a trait, in the mix along training."""
 FEWEST_COLUMNS = 60
 """Fewest columns of a bar in the picture. With more batches, a column is a batch."""
-
-UNPACKED = {"random": "sequences_random", "curated": "sequences"}
-"""Order of documents -> order of sequences that it equals if records are not packed."""
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -201,28 +193,15 @@ def _fields_first(settings: Settings) -> list[str]:
 
 
 def _measure_orders(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Measures]:
-    equal = {} if run.settings.packing.packs else UNPACKED
-    tasks = [
-        (name, number)
-        for name in ORDERS
-        if name not in equal
-        for number in range(SHUFFLES if name in SHUFFLED.values() else 1)
-    ]
-    at_once = 2 if ORDER_BYTES * len(stream.traits.tokens) <= MEASURED_BYTES else 1
-    measured: dict[str, list[Measures]] = {}
-
-    def measures_of(task: tuple[str, int]) -> Measures:
-        # Each task makes its own order, so that waiting tasks take no memory.
-        return load_trained(run, *task).measures(stream, count, run.settings.sequence.batch)
-
-    with (
-        run.progress("measuring orders", len(tasks), "orders") as advance,
-        ThreadPoolExecutor(at_once, thread_name_prefix="divorder-measure") as threads,
-    ):
-        for (name, _), figures in zip(tasks, threads.map(measures_of, tasks), strict=True):
-            measured.setdefault(name, []).append(figures)
-            advance(1)
-    return {name: average(measured[equal.get(name, name)]) for name in ORDERS}
+    count_of = {name: SHUFFLES if name in SHUFFLED.values() else 1 for name in ORDERS}
+    measured: dict[str, list[Measures]] = {name: [] for name in ORDERS}
+    with run.progress("measuring orders", sum(count_of.values()), "orders") as advance:
+        for name, shuffles in count_of.items():
+            for number in range(shuffles):
+                one = load_trained(run, name, number).measures(stream, count, run.settings.sequence.batch)
+                measured[name].append(one)
+                advance(1)
+    return {name: average(figures) for name, figures in measured.items()}
 
 
 def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Any]:
@@ -302,8 +281,7 @@ def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndar
 
 
 def load_verdict(run: Run) -> Verdict:
-    """Whether the curated documents and the sequences beat shuffling in the balanced traits, by the last run's
-    measures.
+    """Whether the sequences beat shuffling in the balanced traits, by the last run's measures.
 
     Raises:
         MissingStageError: diversity_metrics has no result under these settings.
@@ -311,13 +289,9 @@ def load_verdict(run: Run) -> Verdict:
     metrics, figures = load_metrics(run), run.receipt("diversity_metrics").figures
     # Across the seam an order of several stretches changes its mix.
     seam = "mixes" not in metrics[TRAIN_ON]
-    comparisons = {
-        ours: beats_shuffling(metrics[ours], metrics[other], figures["balanced"], seam=seam)
-        for ours, other in SHUFFLED.items()
-    }
+    ours, shuffled = metrics[TRAIN_ON], metrics[SHUFFLED[TRAIN_ON]]
     return Verdict(
-        sequences=comparisons[TRAIN_ON],
-        documents=comparisons["curated"],
+        check=beats_shuffling(ours, shuffled, figures["balanced"], seam=seam),
         metrics=metrics,
         traits=figures["traits"],
         remedy=remedy(run.settings),
@@ -372,24 +346,21 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
         "orders": Table(orders),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
+        f"{ORDERS[TRAIN_ON]}, windows of every size": Table(verdict.check.rows()),
     }
-    for order, check in ((TRAIN_ON, verdict.sequences), ("curated", verdict.documents)):
-        shown[f"{ORDERS[order]}, windows of every size"] = Table(check.rows())
     if "picture" in receipt.files:
         file = run.store.local(receipt.files["picture"])
         shown["ordering_comparison"] = Picture(file, "orders compared")
-    if mixes := verdict.metrics[TRAIN_ON].get("mixes"):
-        shown["mix_along_training"] = Table(mix_rows(mixes)[:STRETCHES])
     return shown
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
-    """Compares the sequences as a trainer reads them with shuffled sequences (mean of three seeds). The
-    output is complete and can be trained on even if this fails."""
+    """Compares the sequences as a trainer reads them with shuffled sequences (mean of three seeds). The output is
+    complete and can be trained on even if this fails."""
     verdict = load_verdict(run)
-    lines = [*verdict.sequences.notes, *run.receipt("diversity_metrics").figures["findings"]]
+    lines = [*verdict.check.notes, *run.receipt("diversity_metrics").figures["findings"]]
     return Finding(
-        passed=verdict.sequences.passed,
+        passed=verdict.check.passed,
         text="\n\n".join([" ".join(verdict.sentences), "\n".join(f"- {line}" for line in lines)]),
         remedy=verdict.remedy,
     )

@@ -58,7 +58,7 @@ from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.store.arrays import compact, pack_parquet, row_array
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import to_bytes
-from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest, why_lacking
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.write.curated import RECORDS, OutputFolder, tidy
 from dagster_divorder.write.permute import (
@@ -125,27 +125,10 @@ def _write_curated_output(run: Run) -> Made:
     record_plan(run, fingerprint, {str(folder): key})
     files = _write(run, key)["files"]
     run.observed["written"] = True
-    figures = {
-        "records": len(run.view),
-        "written": False,
-        "folder": str(folder),
-        "files": files,
-        "bytes": sum(entry["bytes"] for entry in files.values()),
-    }
+    figures = {"records": len(run.view), "written": False, "folder": str(folder)}
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
     return Made({"hashes": File(hashes, "json")}, {"files": list(files), "plan": fingerprint}, figures)
-
-
-def _lacks_output(run: Run, key: str) -> str | None:
-    """Why `output.path` does not hold the output of a key; None if it does."""
-    folder = run.settings.output.path
-    manifest = read_manifest(folder)
-    if manifest is None:
-        return "output.path holds none"
-    if manifest.get("key") != key:
-        return "output.path holds the output of other settings or files"
-    return None if is_whole(folder, manifest["files"]) else "files of it are gone"
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
@@ -200,7 +183,6 @@ def _write_bytes(data: bytes, file: IO[bytes]) -> None:
 def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
     """rows: the records in the order of the output, int64 (M,). sizes: bytes of all records, (N,)."""
     settings, view = run.settings.output, run.view
-    check_format(view.kind, settings)
     kind = view.kind if settings.format == "auto" else settings.format
     schema = None
     if view.kind == "parquet":
@@ -292,22 +274,17 @@ def _every_record_in_output(run: Run) -> Finding:
     Parquet rows have other bytes. In that case, or if records are not each trained on once, it also reads the stored
     records.)
     """
-    receipt = run.receipt("curated_output")
     folder = run.settings.output.path
     remedy = (
         f"delete {folder / MANIFEST} and materialise curated_output again, which then writes every file; until then do "
         "not train on this output"
     )
-    manifest = read_manifest(folder)
-    if manifest is None or manifest.get("key") != receipt.key:
-        fault = "has no manifest" if manifest is None else "is not the last run's"
-        return Finding(passed=False, text=f"The output in {folder} {fault}.", remedy=remedy)
-    names = sorted(name for name in manifest["files"] if RECORDS.fullmatch(name))
-    rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     try:
+        names = sorted(filter(RECORDS.fullmatch, load_manifest(run)["files"]))
         output = written(map(folder_at(folder).source, names))
-    except (OSError, InputError) as error:
+    except (OSError, InputError, MissingStageError) as error:
         return Finding(passed=False, text=f"The output cannot be read: {error}.", remedy=remedy)
+    rendered = run.view.kind == "parquet" and any(name.endswith(".jsonl") for name in names)
     every, left_out = output_is_whole(run), 0
     if every and not (rendered or run.settings.repeats):
         planned = load_multiset(run)
@@ -371,7 +348,7 @@ CURATED_OUTPUT = WholeCorpus(
     reads=_curated_output_reads,
     settings=("output.format", "output.sidecars"),
     decided_by=_decided_by,
-    lacks=_lacks_output,
+    lacks=lambda run, key: why_lacking(run.settings.output.path, "output.path", key),
     publish=_publish_output,
     doing="writing the output",
     check=lambda run: check_format(found_inputs(run)[0], run.settings.output),

@@ -49,7 +49,7 @@ from dagster_divorder.store.manifests import (
     ROWS,
     TRAINED,
 )
-from dagster_divorder.store.output_manifests import is_whole, read_manifest
+from dagster_divorder.store.output_manifests import read_manifest, why_lacking
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.trainers import Trainer, rows_for_contiguous_ranks, trainer_named
 from dagster_divorder.trainers.replay import Shape, export_keys
@@ -348,16 +348,13 @@ def _folder(run: Run, name: str) -> Place:
 def _lacks_each(run: Run) -> dict[str, str]:
     """Format -> why `exports.path` does not hold its export."""
     if "lacks" not in run.memo:
-        run.memo["lacks"] = lacks = {}
-        for name in run.settings.exports.formats:
-            folder = _folder(run, name)
-            manifest = read_manifest(folder, EXPORT_MANIFEST)
-            if manifest is None:
-                lacks[name] = f"exports.path holds no {name}"
-            elif manifest["key"] != _key(run, FORMATS[name]):
-                lacks[name] = f"{name} is of another plan or other settings"
-            elif not is_whole(folder, manifest["files"], EXPORT_MANIFEST):
-                lacks[name] = f"files of {name} are gone or altered"
+        whys = {
+            name: why_lacking(
+                _folder(run, name), f"exports.path/{name}", _key(run, FORMATS[name]), EXPORT_MANIFEST
+            )
+            for name in run.settings.exports.formats
+        }
+        run.memo["lacks"] = {name: why for name, why in whys.items() if why}
     return run.memo["lacks"]
 
 

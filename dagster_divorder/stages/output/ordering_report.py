@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -51,11 +50,6 @@ from dagster_divorder.write.curated import write_beside
 
 PAGE = "ordering_report.html"
 CLOUD = "cluster_cloud.png"
-MAIN = (
-    *("model.base", "embedding.kind", "clusters.k", "order.strategy", "order.traits", "packing.method"),
-    *("sequence.length", "sequence.batch", "sequence.strategy", "seed"),
-)
-"""Settings that every page shows."""
 SHOWN = tuple(
     name
     for name in Settings.model_fields
@@ -116,9 +110,8 @@ def at_hand(run: Run) -> tuple[dict[str, Receipt], dict[str, str]]:
 
 
 def _asked(settings: Settings) -> dict[str, str]:
-    """MAIN, and all other shown settings that are not at their defaults, by name."""
-
-    shown = {name: reduce(getattr, name.split("."), settings) for name in MAIN}
+    """The shown settings that are not at their defaults, by name."""
+    shown: dict[str, Any] = {}
     for section, values in given_settings(settings).items():
         if section in SHOWN:
             keys = values if isinstance(values, dict) else {"": values}
@@ -256,7 +249,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
 
 ORDERING_REPORT = WholeCorpus(
     name="ordering_report",
-    version=13,
+    version=14,
     description="A report to send to others: one HTML file beside the output. Comparison with shuffling, before and "
     "after, windows, drift, clusters, settings, and evidence. It opens in any browser, without a network.",
     reads=(

@@ -231,7 +231,7 @@ def last_run(
         {
             "stages": table("Stages", stages),
             "settings": table(
-                "Settings: the main ones, and all that are not at their defaults",
+                "Settings that are not at their defaults",
                 [{"setting": name, "value": value} for name, value in settings.items()],
             ),
             "missing": part("missing", missing) if missing else Markup(""),
