@@ -48,13 +48,13 @@ class VectorFile:
         return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
 
 
-def open_vectors(path: Path) -> VectorFile:
+def open_vectors(path: Path | None) -> VectorFile:
     """The vectors in a file. Checks rows, dims, dtype and size.
 
     Raises:
         InputError: the file is missing, of another kind, truncated, or of another shape or dtype.
     """
-    if not path.is_file():
+    if path is None or not path.is_file():
         raise InputError(f"embedding.path: there is no file {str(path)!r}; give the path of a .npy file")
     if path.suffix.lower() != ".npy":
         raise InputError(

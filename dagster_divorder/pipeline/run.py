@@ -136,11 +136,6 @@ class Run(Reader):
             self._current.clear()
         self._current[receipt.stage] = receipt
 
-    @property
-    def has_view(self) -> bool:
-        """Whether all records of the input are stored. While planning, records of a new input are not."""
-        return self._foreseen is None or not self._foreseen[1]
-
     def _once(self, name: str, version: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives; kept until another version is asked for."""
         if name not in self._kept or self._kept[name][0] != version:

@@ -134,6 +134,9 @@ def test_another_vector_of_a_known_document_is_noticed(corpus: Corpus) -> None:
     np.save(corpus.path, vectors_of(TEXTS))
     back = corpus.run(*READ)["external_embeddings"]
     assert (back.figures["new_documents"], back.key) == (0, first.key)
+    corpus.write([*TEXTS, "new"], model=1)
+    assert make_plan(GRAPH, corpus.settings(), "external_embeddings").stages[-1].documents == 61
+    corpus.write(TEXTS)
     np.save(corpus.path, np.pad(vectors, ((0, 0), (0, 1))))
     assert corpus.read()["read"] == "the vectors have 7 dims now, not 6"
 

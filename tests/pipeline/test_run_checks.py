@@ -200,11 +200,11 @@ def test_lines_in_another_order_are_the_same_records(made: Settings) -> None:
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        ([70, 30, 20, 0], "1 of 4 clusters are empty (the first: 3)"),
-        ([100, 7, 7, 6], "cluster 0 holds 83% of the documents, more than 75%"),
-        ([6, 100, *[2] * 8], "cluster 1 holds 82% of the documents, more than 50%"),
-        ([120], "cluster 0 holds 100% of the documents, more than 95%"),
-        ([117, 2, 1], "cluster 0 holds 98% of the documents, more than 95%"),
+        ([70, 30, 20, 0], "4 clusters of 0 to 70 documents; the largest, 0, holds 58%"),
+        ([100, 7, 7, 6], "the largest, 0, holds 83%; expected none empty and at most 75% in one"),
+        ([6, 100, *[2] * 8], "the largest, 1, holds 82%; expected none empty and at most 50% in one"),
+        ([120], "holds 100%; expected none empty and at most 95% in one"),
+        ([117, 2, 1], "holds 98%; expected none empty and at most 95% in one"),
     ],
 )
 def test_clusters_that_tell_little_apart(
@@ -287,8 +287,7 @@ def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None
         run_all(settings, stages=STAGES)
         finding = run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"]
         assert not finding.passed
-        assert "holds 100% of the documents" in finding.text
-        assert "were asked for, but the sample's vectors are alike" in finding.text
+        assert "(3 were asked for, but many vectors are alike); the largest, 0, holds 100%" in finding.text
 
 
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:

@@ -66,7 +66,6 @@ def fit(
         InputError: there is no vector, NaN or infinity, or k below 1.
     """
     import faiss
-    from threadpoolctl import threadpool_limits
 
     if sample.ndim != 2 or not len(sample) or k < 1:
         raise InputError(
@@ -108,7 +107,7 @@ def fit(
             max_points_per_centroid=len(points),
         )
         # The last bits of products depend on the number of threads.
-        with threadpool_limits(1), one_faiss_thread():
+        with one_blas_thread(), one_faiss_thread():
             kmeans.train(points)
         centroids = kmeans.centroids
 

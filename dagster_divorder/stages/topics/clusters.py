@@ -103,7 +103,6 @@ def _clusters_figures_now(run: Run) -> dict[str, Any]:
     return {
         "k": centroids.facts["k"],
         "fitted": centroids.figures["fitted"],
-        "fit_mean_distance": centroids.facts["mean_distance"],
         "asked": centroids.facts["asked"],
         "vectors": chosen_vectors(run).stage,
     }
@@ -134,23 +133,17 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
 
 
 def _clusters_not_degenerate(run: Run) -> Finding:
-    sizes: list[int] = cluster_sizes(run).tolist()
-    documents, k = sum(sizes), len(sizes)
-    largest, share, empty = int(np.argmax(sizes)), max(sizes) / documents, sizes.count(0)
+    sizes, asked = cluster_sizes(run), run.receipt("centroids").facts["asked"]
+    documents, k, largest = int(sizes.sum()), len(sizes), int(sizes.argmax())
+    share = sizes[largest] / documents
     # The settings ask for one cluster, or there is one document.
     alone = run.settings.clusters.k == 1 or documents == 1
     limit = 1.0 if alone else min(NEARLY_ALL, max(MAX_SHARE, EVEN_TIMES / k))
-    faults = []
-    if empty:
-        faults.append(f"{empty} of {k} clusters are empty (the first: {sizes.index(0)})")
-    if share > limit:
-        faults.append(f"cluster {largest} holds {share:.0%} of the documents, more than {limit:.0%}")
-        if k < (asked := run.receipt("centroids").facts["asked"]):
-            faults.append(f"{asked} were asked for, but the sample's vectors are alike")
-    fine = f"{k} clusters of {min(sizes):,} to {max(sizes):,} documents; the largest holds {share:.0%}"
     return Finding(
-        passed=not faults,
-        text=f"{'; '.join(faults or [fine])}.",
+        passed=bool(sizes.all() and share <= limit),
+        text=f"{k} clusters of {sizes.min():,} to {sizes.max():,} documents"
+        f"{f' ({asked} were asked for, but many vectors are alike)' if k < asked else ''}; the largest, {largest}, "
+        f"holds {share:.0%}; expected none empty and at most {limit:.0%} in one.",
         remedy="fit them again (divorder run --refit clusters), with more clusters if one holds most documents "
         '(clusters.k, or "auto"), with fewer if some are empty; boilerplate in most documents also makes one large '
         "cluster: look at the cluster map, and remove such text from the input; if all vectors are alike, the model's "

@@ -23,7 +23,6 @@ from dagster_divorder.corpus.vectors import VectorFile, open_vectors, row_hashes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.topics.components import kinds_of
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.stages import StageFiles
@@ -77,7 +76,7 @@ def _open(run: Run) -> VectorFile:
     Raises:
         InputError: the vectors cannot be read, or the numbers of rows and records differ.
     """
-    file, raw_docs = _open_file(run.settings), run.receipt("raw_docs")
+    file, raw_docs = open_vectors(run.settings.embedding.path), run.receipt("raw_docs")
     records, refused = raw_docs.facts["records"], raw_docs.facts["rejected_records"]
     if file.rows == records:
         return file
@@ -93,15 +92,6 @@ def _open(run: Run) -> VectorFile:
         f"({raw_docs.facts['texts']:,} distinct texts; {refused:,} more records were refused); expected a row "
         f"for each accepted record, in input order: {remedy}"
     )
-
-
-def _open_file(settings: Settings) -> VectorFile:
-    """
-    Raises:
-        InputError: the vectors cannot be read.
-    """
-    assert settings.embedding.path is not None
-    return open_vectors(settings.embedding.path)
 
 
 def _take(
@@ -159,7 +149,7 @@ EXTERNAL_EMBEDDINGS = PerDocument(
     when=lambda settings: "external" in (*kinds_of(settings), *settings.embedding.compared),
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
-    check=lambda run: _open_file(run.settings),
+    check=lambda run: open_vectors(run.settings.embedding.path),
     decided_by=lambda run: {"dim": _read(run).file.dims, "vectors": _read(run).name},
     compute=_take_from,
     by_text=True,
