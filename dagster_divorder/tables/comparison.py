@@ -32,7 +32,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.tables.ordering import BINS, CLUSTERS, Rows, table_epochs
 from dagster_divorder.tables.tokens import A_ROW, LOOKED_AT, Tokens
 from dagster_divorder.tables.traits import By, TraitCodes, VectorCodes, trait_of
-from dagster_divorder.view.answer import AsTable, TextTable, as_text
+from dagster_divorder.view.answer import TextTable, as_text
 from dagster_divorder.view.words import fixed, number
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Comparison(AsTable):
+class Comparison:
     """Measures of an order beside those of shuffles; less is better in all. It prints as a table, also in a notebook.
 
     rows: N. window: its rows. shuffles: their number for windows; drift uses
@@ -120,12 +120,17 @@ class Comparison(AsTable):
             f"{self.shuffles} shuffles: {drift}"
         )
 
-    @property
-    def _as_table(self) -> TextTable:
-        return TextTable([line.shown() for line in self.lines], self.title)
-
     def __repr__(self) -> str:
-        return as_text([self.title, "", TextTable(self._as_table.rows)])
+        return as_text([self.title, "", TextTable([line.shown() for line in self.lines])])
+
+    def _repr_html_(self) -> str:
+        from markupsafe import Markup
+
+        shown = [line.shown() for line in self.lines]
+        rows = [[Markup("<th>{}</th>").format(name) for name in (shown or [{}])[0]]]
+        rows += [[Markup("<td>{}</td>").format(cell) for cell in row.values()] for row in shown]
+        body = Markup("\n").join(Markup("<tr>{}</tr>").format(Markup("").join(row)) for row in rows)
+        return str(Markup("<table><caption>{}</caption>\n{}\n</table>").format(self.title, body))
 
 
 def _in_windows(table: Any, by: By, window: Any, arguments: dict[str, Any]) -> tuple[Rows, Ints]:

@@ -55,36 +55,6 @@ class TextTable:
         # Trait names may contain any character.
         return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
-    def _repr_html_(self) -> str:
-        from markupsafe import Markup
-
-        lines = [[Markup("<th>{}</th>").format(name) for name in (self.rows or [{}])[0]]]
-        lines += [[Markup("<td>{}</td>").format(cell) for cell in row.values()] for row in self.rows]
-        rows = Markup("\n").join(Markup("<tr>{}</tr>").format(Markup("").join(line)) for line in lines)
-        caption = Markup("<caption>{}</caption>\n").format(self.title) if self.title else ""
-        return str(Markup("<table>{}{}\n</table>").format(caption, rows))
-
-    def __str__(self) -> str:
-        return as_text([self])
-
-    __repr__ = __str__
-
-
-class AsTable:
-    """An object that prints as a table, also in notebooks."""
-
-    __slots__ = ()
-
-    @property
-    def _as_table(self) -> TextTable:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return str(self._as_table)
-
-    def _repr_html_(self) -> str:
-        return self._as_table._repr_html_()
-
 
 Part = str | Line | TextTable
 

@@ -35,8 +35,6 @@ DRIFTS = 3
 """Most features whose drift is drawn."""
 TICKS = 12
 """Most labels of an axis of numbers of clusters."""
-NUMBERED = 30
-"""Number of largest clusters that a map has numbers of."""
 
 SERIES = {
     order: Series(name, order if order in COLOURS else "shuffled", dashed=order == "sequences_random")
@@ -225,75 +223,25 @@ def drift(measured: Stationarity) -> Chart:
 
 
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """Silhouettes by number of clusters. rows: the table of k_calibration."""
+    """Silhouettes by number of clusters, evenly spaced, with a mark at the recommended one, over a band of values close
+    to the best. rows: the table of k_calibration, by rising `k`."""
+    values = [row["silhouette"] for row in rows]
+    (recommended,) = (at for at, row in enumerate(rows) if row["recommended"])
     said = ", ".join(f"{row['k']:,}: {number(row['silhouette'])}" for row in rows)
-    (recommended,) = (row["k"] for row in rows if row["recommended"])
+
+    def draw(axes: Axes) -> None:
+        axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
+        axes.plot(values, "o-", color=COLOURS["curated"], markersize=5)
+        axes.margins(y=0.15)
+        ticks = range(0, len(rows), -(-len(rows) // TICKS))
+        axes.set_xticks(ticks, [f"{rows[tick]['k']:,}" for tick in ticks])
+        axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
+
     return Chart(
-        [Panel(f"{recommended:,} clusters recommended", partial(silhouette, rows=rows))],
+        [Panel(f"{rows[recommended]['k']:,} clusters recommended", draw)],
         f"Mean silhouette by number of clusters: {said}.",
         "Mean silhouette over the documents, cosine, by number of clusters. The dashed line marks the highest number "
         "with a silhouette close to the best (grey).",
-    )
-
-
-def silhouette(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Mean silhouette by number of clusters, with a mark at the recommended one, over a band of values close to the
-    best. rows: the table of k_calibration, by rising `k`; their places are evenly spaced."""
-    values = [row["silhouette"] for row in rows]
-    axes.axhspan(as_good_as(max(values)), max(values), color=COLOURS["rule"], alpha=0.6, linewidth=0)
-    axes.plot(values, "o-", color=COLOURS["curated"], markersize=5)
-    axes.margins(y=0.15)
-    ticks = range(0, len(rows), -(-len(rows) // TICKS))
-    axes.set_xticks(ticks, [f"{rows[tick]['k']:,}" for tick in ticks])
-    recommended = next(at for at, row in enumerate(rows) if row["recommended"])
-    axes.axvline(recommended, color=COLOURS["ink"], linewidth=1, linestyle=(0, (4, 4)), zorder=1)
-
-
-def documents_map(
-    axes: Axes, xy: NDArray[np.floating], labels: NDArray[np.integer], colours: NDArray[np.floating]
-) -> None:
-    """Documents at their places xy (n, 2), in their clusters' colours, RGB (K, 3), and the numbers of the largest
-    clusters at their middles. Points are drawn in the given order, so that no cluster covers another."""
-    from matplotlib.patheffects import withStroke
-
-    axes.set_axis_off()
-    axes.set_aspect("equal", adjustable="datalim")
-    side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
-    axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0)
-    axes.margins(0.02)
-    for cluster in np.argsort(-np.bincount(labels, minlength=1), kind="stable")[:NUMBERED].tolist():
-        if len(members := xy[labels == cluster]):
-            halo = [withStroke(linewidth=3, foreground="white")]
-            middle = np.median(members, axis=0)
-            axes.annotate(
-                str(cluster), middle, ha="center", va="center", size=11, weight="bold", path_effects=halo
-            )
-
-
-def trainings(summary: Mapping[str, Any]) -> Chart:
-    """Effects of orders on small models: loss curves, the seam between epochs enlarged, held-out differences with
-    their intervals, and stable ranks of the gradients by matrix. summary: of `stages.evidence.training_evidence`."""
-    orders, sources = summary["orders"], summary["sources"]
-    panels = [
-        Panel(
-            "training loss, nats a token", partial(training_losses, orders=orders, epochs=summary["epochs"])
-        )
-    ]
-    if summary["epochs"] > 1:
-        panels.append(Panel("gradient norm around the seam", partial(around_seam, orders=orders)))
-    panels += [
-        Panel("held-out loss less shuffled", partial(heldout_differences, rows=orders, sources=sources)),
-        Panel("stable rank of gradients less shuffled", partial(stable_ranks, layers=summary["layers"])),
-    ]
-    return Chart(
-        panels,
-        "The same tokens in several orders: training loss, gradients around the seam of epochs, held-out loss by "
-        "source, stable ranks.",
-        f"{summary['weights']:,} weights · {summary['epochs']} epochs of {summary['steps']:,} steps of "
-        f"{summary['batch']:,} × {summary['length']:,} tokens · means over {summary['seeds']} seeds; bars are 95 % "
-        "intervals; stable ranks are those at the end of training, by weight matrix.",
-        across=2,
-        height=330,
     )
 
 
@@ -305,74 +253,81 @@ TRAINED = {
 }
 
 
-def trained_lines(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, line style and label of the orders in which models were trained, as `line_of` has them."""
-    others = iter(cluster_colours(len(names)))
-    return [
-        line_of(TRAINED[name])
-        if name in TRAINED
-        else {"color": next(others), "label": name.replace("_", " ")}
-        for name in names
+def trainings(summary: Mapping[str, Any]) -> Chart:
+    """Effects of orders on small models: loss curves, the seam between epochs enlarged, held-out differences with
+    their intervals, and stable ranks of the gradients by matrix. summary: of `stages.evidence.training_evidence`."""
+    orders, sources, layers, epochs = (summary[key] for key in ("orders", "sources", "layers", "epochs"))
+    others, lines = iter(cluster_colours(len(orders))), dict[str, dict[str, Any]]()
+    for name in (order["order"] for order in orders):
+        of_name = {"label": name.replace("_", " ")}
+        lines[name] = line_of(TRAINED[name]) if name in TRAINED else {**of_name, "color": next(others)}
+
+    def losses(axes: Axes) -> None:
+        curves = [np.asarray(order["losses"], np.float64) for order in orders]
+        for line, curve in zip(lines.values(), curves, strict=True):
+            axes.plot(epochs * (np.arange(len(curve)) + 0.5) / len(curve), curve, **line)
+        axes.legend(ncols=2, fontsize=11)
+        # The first steps' high losses would leave no room for the rest.
+        every = np.concatenate(curves)
+        axes.set_ylim(0.98 * np.nanmin(every), np.nanquantile(every, 0.96))
+        axes.set_xlabel("epochs")
+
+    def around_seam(axes: Axes) -> None:
+        """The last tenth of the first epoch and the first tenth of the second."""
+        for line, order in zip(lines.values(), orders, strict=True):
+            values = np.asarray(order["norms around the seam"], np.float64)
+            if len(values):
+                width = max(1, len(values) // 60)
+                kept = values[: len(values) // width * width].reshape(-1, width).mean(1)
+                axes.plot(-10 + 20 * (np.arange(len(kept)) + 0.5) / len(kept), kept, **line)
+        axes.axvline(0, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
+        axes.set_xlabel("% of an epoch from the seam")
+
+    def heldout(axes: Axes) -> None:
+        """The mean over sources first, then each source, a mark an order. The scale is linear around 0 and logarithmic
+        beyond the median."""
+        groups, sizes = ["all", *sources], []
+        compared = [order for order in orders if order["order"] != SHUFFLED]
+        for at, order in enumerate(compared):
+            line, figures = lines[order["order"]], order["figures"]
+            less = [figures[figure]["less shuffled"] for figure in (HELD_OUT, *map(by_source, sources))]
+            middle, low, high = np.array(
+                [[row[key] for key in ("mean", "low", "high")] for row in less], np.float64
+            ).T
+            place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(compared) - 0.5)
+            axes.plot(middle, place, "o", markersize=4, color=line["color"], label=line["label"])
+            axes.hlines(place, low, high, color=line["color"], linewidth=1.2)
+            sizes.append(np.abs(middle))
+        axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
+        axes.set_xscale("symlog", linthresh=float(np.nanmedian(sizes)) or 1.0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_yticks(range(len(groups)), [clip(group, NAME) for group in groups])
+        axes.invert_yaxis()
+        axes.set_xlabel("nats a token; left of 0 is better")
+
+    def stable_ranks(axes: Axes) -> None:
+        for name, ranks in layers.items():
+            if name != SHUFFLED:
+                less = np.array(ranks, np.float64) - np.array(layers[SHUFFLED], np.float64)
+                axes.plot(range(len(less)), less, marker="o", markersize=3, **lines[name])
+        axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
+        axes.set_xlabel("weight matrices, from the first layer to the last")
+        axes.set_xticks([])
+
+    panels = [Panel("training loss, nats a token", losses)]
+    if epochs > 1:
+        panels.append(Panel("gradient norm around the seam", around_seam))
+    panels += [
+        Panel("held-out loss less shuffled", heldout),
+        Panel("stable rank of gradients less shuffled", stable_ranks),
     ]
-
-
-def training_losses(axes: Axes, orders: Sequence[Mapping[str, Any]], epochs: int) -> None:
-    """Training loss along all epochs; a line an order of `stages.evidence.training_evidence`."""
-    curves = [np.asarray(order["losses"], np.float64) for order in orders]
-    for line, losses in zip(trained_lines([order["order"] for order in orders]), curves, strict=True):
-        axes.plot(epochs * (np.arange(len(losses)) + 0.5) / len(losses), losses, **line)
-    axes.legend(ncols=2, fontsize=11)
-    # The first steps' high losses would leave no room for the rest.
-    axes.set_ylim(0.98 * np.nanmin(np.concatenate(curves)), np.nanquantile(np.concatenate(curves), 0.96))
-    axes.set_xlabel("epochs")
-
-
-def around_seam(axes: Axes, orders: Sequence[Mapping[str, Any]]) -> None:
-    """Norms of the gradient in the last tenth of the first epoch and the first tenth of the second."""
-    for line, order in zip(trained_lines([order["order"] for order in orders]), orders, strict=True):
-        values = np.asarray(order["norms around the seam"], np.float64)
-        if len(values):
-            width = max(1, len(values) // 60)
-            kept = values[: len(values) // width * width].reshape(-1, width).mean(1)
-            axes.plot(-10 + 20 * (np.arange(len(kept)) + 0.5) / len(kept), kept, **line)
-    axes.axvline(0, color=COLOURS["muted"], linewidth=0.9, linestyle=(0, (4, 4)))
-    axes.set_xlabel("% of an epoch from the seam")
-
-
-def heldout_differences(axes: Axes, rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> None:
-    """Held-out loss less shuffled sequences' loss, with its interval, a mark an order: the mean over sources first,
-    then each source. The scale is linear around 0 and logarithmic beyond the median. rows, sources: `orders` and
-    `sources` of `stages.evidence.training_evidence`."""
-    groups, sizes = ["all", *sources], []
-    figures = [HELD_OUT, *map(by_source, sources)]
-    others = [row for row in rows if row["order"] != SHUFFLED]
-    lines = [
-        line for line in trained_lines([row["order"] for row in rows]) if line["label"] != "random sequences"
-    ]
-    for at, (order, line) in enumerate(zip(others, lines, strict=True)):
-        less = [order["figures"][figure]["less shuffled"] for figure in figures]
-        middle, low, high = np.array(
-            [[row[key] for key in ("mean", "low", "high")] for row in less], np.float64
-        ).T
-        place = np.arange(len(groups)) + 0.7 * ((at + 0.5) / len(others) - 0.5)
-        axes.plot(middle, place, "o", markersize=4, color=line["color"], label=line["label"])
-        axes.hlines(place, low, high, color=line["color"], linewidth=1.2)
-        sizes.append(np.abs(middle))
-    axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
-    axes.set_xscale("symlog", linthresh=float(np.nanmedian(sizes)) or 1.0)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(range(len(groups)), [group if len(group) < 24 else f"{group[:22]}…" for group in groups])
-    axes.invert_yaxis()
-    axes.set_xlabel("nats a token; left of 0 is better")
-
-
-def stable_ranks(axes: Axes, layers: Mapping[str, Sequence[float]]) -> None:
-    """Stable rank of every weight matrix's gradient at the end of training, less shuffled sequences' rank. layers:
-    order -> ranks by matrix."""
-    for line, (name, ranks) in zip(trained_lines([*layers]), layers.items(), strict=True):
-        if name != SHUFFLED:
-            less = np.array(ranks, np.float64) - np.array(layers[SHUFFLED], np.float64)
-            axes.plot(range(len(less)), less, marker="o", markersize=3, **line)
-    axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
-    axes.set_xlabel("weight matrices, from the first layer to the last")
-    axes.set_xticks([])
+    return Chart(
+        panels,
+        "The same tokens in several orders: training loss, gradients around the seam of epochs, held-out loss by "
+        "source, stable ranks.",
+        f"{summary['weights']:,} weights · {epochs} epochs of {summary['steps']:,} steps of "
+        f"{summary['batch']:,} × {summary['length']:,} tokens · means over {summary['seeds']} seeds; bars are 95 % "
+        "intervals; stable ranks are those at the end of training, by weight matrix.",
+        across=2,
+        height=330,
+    )

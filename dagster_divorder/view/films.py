@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.measure.runs import ReadRuns
-from dagster_divorder.extras import load_extra, why_missing
+from dagster_divorder.extras import load_extra
 from dagster_divorder.view.charts import SERIES
 from dagster_divorder.view.drawing import COLOURS, cluster_colours, cluster_row, drawable, style
 
@@ -51,11 +51,6 @@ TRAIL = 0.01
 Ints = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 """RGB."""
-
-
-def why_no_films() -> str | None:
-    """How to install ffmpeg; None if it is installed."""
-    return why_missing("imageio_ffmpeg")
 
 
 class FilmedCorpus(NamedTuple):

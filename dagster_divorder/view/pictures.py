@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MUTED = COLOURS["muted"]
 LARGEST = 30
-"""Number of clusters with a bar of their size."""
+"""Number of clusters with a bar of their size, and a number on the map."""
 BAR_PIXELS = 360
 """Most columns of a bar, so that each is some pixels wide."""
 BINS = 60
@@ -127,10 +127,31 @@ def cluster_map(
     """The map and the sizes of the largest clusters, 1600 pixels wide.
 
     names, sizes: of the K clusters. xy, labels: documents' places on the map, float (N, 2), and clusters, int (N,).
+    Points are drawn in the given order, so that no cluster covers another.
     """
+    from matplotlib.patheffects import withStroke
+
     colours, counts = cluster_colours(len(names)), np.asarray(sizes)
     largest = np.argsort(-counts, kind="stable")[:LARGEST]
     shown = drawable(names)
+
+    def draw_map(axes: Axes) -> None:
+        axes.set_axis_off()
+        axes.set_aspect("equal", adjustable="datalim")
+        side = float(np.clip(340.0 / np.sqrt(max(1, len(xy))), 2.0, 9.0))  # points of 1/72 inch
+        axes.scatter(xy[:, 0], xy[:, 1], s=side**2, c=colours[labels], alpha=0.65, linewidths=0)
+        axes.margins(0.02)
+        halo = [withStroke(linewidth=3, foreground="white")]
+        for cluster in np.argsort(-np.bincount(labels, minlength=1), kind="stable")[:LARGEST].tolist():
+            if len(members := xy[labels == cluster]):
+                text: Any = {
+                    "ha": "center",
+                    "va": "center",
+                    "size": 11,
+                    "weight": "bold",
+                    "path_effects": halo,
+                }
+                axes.annotate(str(cluster), np.median(members, axis=0), **text)
 
     def draw_sizes(axes: Axes) -> None:
         places = range(len(largest))
@@ -146,7 +167,7 @@ def cluster_map(
 
     rest = len(names) - len(largest)
     panels = [
-        Panel("", partial(charts.documents_map, xy=xy, labels=labels, colours=colours)),
+        Panel("", draw_map),
         Panel(f"documents of each cluster{f', of the {LARGEST} largest' if rest > 0 else ''}", draw_sizes),
     ]
     return sheet_picture([Chart(panels, across=2, height=630)], title, note)

@@ -158,12 +158,12 @@ def put_other_manifest(settings: Settings) -> None:
 
 
 SPOILT_OUTPUTS: dict[str, tuple[Callable[[Settings], Any], str]] = {
-    "a line is gone": (edit(lambda lines: lines[1:]), "124 records, expected 125"),
-    "a line is there twice": (edit(lambda lines: [lines[0], *lines]), "126 records, expected 125"),
-    "a line is longer": (edit(lambda lines: [lines[0] + b" ", *lines[1:]]), "bytes, expected"),
+    "a line is gone": (edit(lambda lines: lines[1:]), "it has 124 records"),
+    "a line is there twice": (edit(lambda lines: [lines[0], *lines]), "it has 126 records"),
+    "a line is longer": (edit(lambda lines: [lines[0] + b" ", *lines[1:]]), "it has 125 records"),
     "a line in place of another": (
         edit(lambda lines: [lines[0][::-1], *lines[1:]]),
-        "the same number, but others",
+        "it has 125 records",
     ),
     "a shard is gone": (lambda settings: shards(settings)[0].unlink(), "cannot be read"),
     "no manifest": (
@@ -335,4 +335,4 @@ def test_rows_of_parquet(tmp_path: Path, format: str) -> None:
         written = pq.read_table(file)
         pq.write_table(pa.concat_tables([written.slice(1), written.slice(1, 1)]), file)
     finding = run_checks(GRAPH, settings, stage="curated_output")["every_record_in_output"]
-    assert "the same number, but others" in finding.text
+    assert "it has 42 records" in finding.text

@@ -12,9 +12,8 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -128,7 +127,7 @@ def _write_curated_output(run: Run) -> Made:
     figures = {"records": len(run.view), "written": False, "folder": str(folder)}
     # The picture shows the date, which must not change the version.
     hashes = orjson.dumps({name: entry["sha256"] for name, entry in files.items() if name != PICTURE})
-    return Made({"hashes": File(hashes, "json")}, {"files": list(files), "plan": fingerprint}, figures)
+    return Made({"hashes": File(hashes, "json")}, {"plan": fingerprint}, figures)
 
 
 def _publish_output(run: Run, receipt: Receipt) -> None:
@@ -172,12 +171,8 @@ def _write(run: Run, key: str) -> dict[str, Any]:
         if "plot" in settings.output.sidecars:
             others[PICTURE] = run.read("diversity_metrics", "picture")
         for name, data in others.items():
-            output.stage(name, partial(_write_bytes, data))
+            output.stage(name, lambda file, data=data: file.write(data))  # type: ignore[misc]
         return output.commit(_manifest(run, key))
-
-
-def _write_bytes(data: bytes, file: IO[bytes]) -> None:
-    file.write(data)
 
 
 def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: OutputFolder) -> None:
@@ -295,18 +290,18 @@ def _every_record_in_output(run: Run) -> Finding:
             records, left_out = records[order], len(records) - len(order)
         read = np.bincount(records, minlength=len(run.view))
         planned = stored(run.records, run.view, read, as_json=rendered)
-    passed, differs = output == planned, f"the same number, but others, hash {output.hashes:032x}"
-    for unit in ("bytes", "records"):
-        if getattr(output, unit) != getattr(planned, unit):
-            differs = f"{getattr(output, unit):,} {unit}, expected {getattr(planned, unit):,}"
+    has, expected = (
+        f"{records.records:,} records of {records.bytes:,} bytes, hash {records.hashes:032x}"
+        for records in (output, planned)
+    )
     times = "it is trained on" if run.settings.repeats or left_out else "in the input"
     but = f" but the {left_out:,} that are in no sequence" if left_out else ""
     return Finding(
-        passed=passed,
-        text=f"All {planned.records:,} accepted records{but} are in the output, each as often as {times} "
-        f"({f'{planned.bytes:,} bytes, ' if planned.bytes else ''}hash of the multiset {planned.hashes:032x})."
-        if passed
-        else f"The output does not hold the accepted records: {differs}.",
+        passed=output == planned,
+        text=f"All {planned.records:,} accepted records{but} are in the output, each as often as {times} (hash of the "
+        f"multiset {planned.hashes:032x})."
+        if output == planned
+        else f"The output does not hold the accepted records: it has {has}; expected {expected}.",
         remedy=remedy,
     )
 

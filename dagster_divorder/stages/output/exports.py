@@ -28,7 +28,6 @@ from dagster_divorder.pipeline.stage import (
     File,
     Link,
     Made,
-    Shown,
     Table,
     WholeCorpus,
     content_hash,
@@ -362,8 +361,8 @@ def _publish_exports(run: Run, receipt: Receipt) -> None:
     for name in receipt.facts["formats"]:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST)
-        if manifest:
-            tidy(run.store, folder, manifest["files"], EXPORT_MANIFEST)
+        assert manifest is not None
+        tidy(run.store, folder, manifest["files"], EXPORT_MANIFEST)
 
 
 def _check_settings(run: Run) -> None:
@@ -408,13 +407,6 @@ def unread(trainer: Trainer, settings: Settings) -> str:
     return trainer.obstacle(labelled=labelled, short_rows=settings.packing.pads)
 
 
-def _show_exports(run: Run, receipt: Receipt) -> Shown:
-    return {
-        "exports_folder": Link(run.settings.exports.path),
-        "exports": Table(receipt.figures["exports"]),
-    }
-
-
 EXPORTS = WholeCorpus(
     name="exports",
     version=4,
@@ -431,5 +423,8 @@ EXPORTS = WholeCorpus(
     doing="writing exports",
     check=_check_settings,
     compute=_write_exports,
-    show=_show_exports,
+    show=lambda run, receipt: {
+        "exports_folder": Link(run.settings.exports.path),
+        "exports": Table(receipt.figures["exports"]),
+    },
 )

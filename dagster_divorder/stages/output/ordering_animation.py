@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dagster_divorder.extras import why_missing
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Link, Made, WholeCorpus
@@ -30,7 +31,6 @@ from dagster_divorder.view.films import (
     map_film,
     ordering_film,
     sample_cells,
-    why_no_films,
     write_film,
 )
 from dagster_divorder.view.words import output_label
@@ -45,7 +45,7 @@ FPS = 20
 
 
 def _animate_ordering(run: Run) -> Made:
-    note, films = why_no_films() or "", dict[str, Film]()
+    note, films = why_missing("imageio_ffmpeg") or "", dict[str, Film]()
     corpus = FilmedCorpus(load_names(run), cluster_sizes(run), output_label(load_manifest(run)))
     if note:
         run.progress.note(note)
@@ -100,7 +100,7 @@ ORDERING_ANIMATION: WholeCorpus = WholeCorpus(
     decided_by=lambda run: {
         **ORDERING_ANIMATION.usual(run),
         "output": run.receipt(OUTPUT).key,
-        "films": why_no_films() is None,
+        "films": why_missing("imageio_ffmpeg") is None,
     },
     quotes=True,
     publish=_publish_films,
