@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace, texts: list[str], folder: Path) -> dict
     tokens = embed.tokens.read(fragment)
     ids, lengths = tokens["ids"], tokens["lengths"]
     loaded = embed.load()
-    directory = model_path(embed.records.fragments.store, embed.model)
+    directory = model_path(embed.records.fragments.store, embed.model.place)
     with quiet():
         plain = AutoModel.from_pretrained(directory, dtype=loaded.module.dtype).eval().to(loaded.device)
     batches, seen = padded(ids, lengths, loaded)
@@ -142,7 +142,9 @@ def bare(model: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]
 def one_at_a_time(model: torch.nn.Module, texts: list[str], embed: deep_embeddings.Embed) -> np.ndarray:
     """A document at a time: tokenised, through the model, averaged, normalised."""
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(model_path(embed.records.fragments.store, embed.model))
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_path(embed.records.fragments.store, embed.model.place)
+        )
         vectors = []
         for text in texts:
             encoded = tokenizer(text, truncation=True, max_length=embed.spec.window, return_tensors="pt")

@@ -57,11 +57,10 @@ def load(
     layers: int,
     dims: int,
     seed: int,
-    setting: str,
     vocabulary: int = 0,
 ) -> GradientModel:
     """The model of a checkpoint, ready to compute gradients of the last `layers` blocks, or of all if there are fewer.
-    setting: names the model. vocabulary: one more than the largest token id.
+    vocabulary: one more than the largest token id.
 
     Raises:
         InputError: as `deep.load`; it is not a causal language model, or has no list of blocks.
@@ -84,14 +83,14 @@ def load(
     parameters = {
         name: each for name, each in module.named_parameters() if id(each) in inside and each.ndim <= 2
     }
-    named = f"{setting} is {directory} ({type(module).__name__})"
+    named = f"{directory} ({type(module).__name__})"
     if not parameters:
-        raise InputError(f"{named}, which has no list of blocks; set deep.model to another model")
+        raise InputError(f"{named} has no list of blocks; set deep.model to another model")
     model = GradientModel(module, spec, parameters, dims=dims, seed=seed)
     with quiet():
         if sees_ahead(model, module.base_model):
             raise InputError(
-                f"{named}, which is not a causal language model: a token sees later ones; set deep.model to a causal "
+                f"{named} is not a causal language model: a token sees later ones; set deep.model to a causal "
                 "language model"
             )
     return model

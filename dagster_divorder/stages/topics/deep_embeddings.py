@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -39,9 +39,6 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 
-if TYPE_CHECKING:
-    from dagster_divorder.models.tokenize import Engine
-
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 Result = TypeVar("Result")
 
@@ -64,11 +61,8 @@ def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
     local = run.settings.engine.address == "local"
     return {
         "records": run.records,
-        "model": model.place,
         "tokens": run.files("token_counts").listed(),
-        "tokenizer": model.tokenizer,
-        "engine": model.engine,
-        "vocabulary": model.vocabulary,
+        "model": model,
         # Products of the bootstrap's narrow decoder are too small to be shared by threads.
         "threads": 1 if model.narrow else count_workers(run.settings.engine.workers if local else 0),
     }
@@ -157,33 +151,29 @@ def _needs(run: Run, embed: Embed, text_bytes: int) -> Needs:
 class Embed:
     """Embeds a fragment; picklable, for workers and for the processes that share a model.
 
-    tokenizer: the fit that holds the model's tokenizer. engine: runs it; None if the stored `tokens` of token_counts
-    are the model's own. limit: most positions of a batch that fit, None if all did.
+    tokens: of token_counts. limit: most positions of a batch that fit, None if all did.
     """
 
     records: Records = field(compare=False)
     tokens: StageFiles = field(compare=False)
-    model: str | Path
+    model: DeepModel
     spec: EmbeddingSpec
-    tokenizer: str
-    engine: Engine | None
-    vocabulary: int
     threads: int
     processes: int = 1
     limit: int | None = None
 
     def recipe(self) -> dict[str, Any]:
         """Everything but the model and its input that decides the vectors."""
-        tokens = [self.tokens.key] if self.engine is None else [self.tokenizer, self.engine]
+        tokens = [self.tokens.key] if self.model.engine is None else [self.model.tokenizer, self.model.engine]
         return {"tokens": tokens, "spec": asdict(self.spec)}
 
     def load(self) -> Embedder:
         from dagster_divorder.models.embed import load
 
         return load(
-            model_path(self.records.fragments.store, self.model),
+            model_path(self.records.fragments.store, self.model.place),
             self.spec,
-            vocabulary=self.vocabulary,
+            vocabulary=self.model.vocabulary,
             processes=self.processes,
         )
 
@@ -197,15 +187,15 @@ class Embed:
         embedder = _embedder(self)
         tokens = (
             self.tokens.read(fragment)
-            if self.engine is None
-            else tokenize(self.records, self.tokenizer, self.engine, fragment)
+            if self.model.engine is None
+            else tokenize(self.records, self.model.tokenizer, self.model.engine, fragment)
         )
         embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
         return {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
-        if self.engine is not None:
+        if self.model.engine is not None:
             return None
         lengths = self.tokens.column(fragments, "lengths")
         return int(np.minimum(lengths, self.spec.room).sum())

@@ -42,13 +42,12 @@ MAX_TOKENS = 768
 
 def gradients_of(run: Run) -> Gradients:
     """The function that the engine's machines run under these settings."""
-    model, settings = load_deep_model(run), run.settings
+    model = load_deep_model(run)
     return Gradients(
         **embed_fields(run, model),
         spec=call_on_a_worker(run, partial(_read, run.store, model.place)),
         dims=DIMS,
-        seed=settings.seed,
-        setting="deep.model" if settings.deep.model else "model.base",
+        seed=run.settings.seed,
     )
 
 
@@ -61,11 +60,10 @@ def _read(store: Store, model: str | Path, device: Device) -> EmbeddingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients(Embed):
-    """Computes the gradients of a fragment's documents. setting: names the model."""
+    """Computes the gradients of a fragment's documents."""
 
     dims: int
     seed: int
-    setting: str
 
     def recipe(self) -> dict[str, Any]:
         return {**Embed.recipe(self), "projection": [self.dims, self.seed], "blocks": LAYERS}
@@ -74,13 +72,12 @@ class Gradients(Embed):
         from dagster_divorder.models.gradients import load
 
         return load(
-            model_path(self.records.fragments.store, self.model),
+            model_path(self.records.fragments.store, self.model.place),
             self.spec,
             layers=LAYERS,
             dims=self.dims,
             seed=self.seed,
-            setting=self.setting,
-            vocabulary=self.vocabulary,
+            vocabulary=self.model.vocabulary,
         )
 
 

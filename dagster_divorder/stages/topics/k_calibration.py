@@ -22,7 +22,6 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Shown, Table
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack_rows, unpack_rows
-from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
 
 NEAR_ZERO = 0.02
@@ -77,15 +76,10 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts)}
 
 
-def load_table(store: Store, folder: str) -> list[dict[str, Any]]:
-    """The table, a row a value of k; sizes are of the sample. folder: of the fit, from the receipt."""
-    return unpack_rows(store.read(f"{folder}/{TABLE}"))
-
-
 def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
     from dagster_divorder.view.charts import calibration
 
-    rows = load_table(run.store, receipt.files["fit"])
+    rows = unpack_rows(run.fit("k_calibration")[TABLE])
     return {"silhouettes": calibration(rows), "calibration": Table(rows)}
 
 
