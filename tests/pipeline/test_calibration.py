@@ -15,7 +15,8 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.topics.k_calibration import load_table
+from dagster_divorder.stages.topics.k_calibration import TABLE
+from dagster_divorder.store.arrays import unpack_rows
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, small_settings, write_jsonl
@@ -39,7 +40,7 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
 
 
 def table(settings: Settings, receipt: Receipt) -> list[dict[str, Any]]:
-    return load_table(LocalStore(settings.store.path), receipt.files["fit"])
+    return unpack_rows(LocalStore(settings.store.path).read(f"{receipt.files['fit']}/{TABLE}"))
 
 
 @pytest.fixture(scope="module")
