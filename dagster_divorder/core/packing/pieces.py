@@ -6,11 +6,12 @@ Letters: P pieces, Q runs, S sequences, L tokens a sequence. Plans refer to toke
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
 
 Ints = NDArray[np.int64]
@@ -93,6 +94,12 @@ class PackedSequences:
     def padding(self) -> Ints:
         """Tokens that each sequence lacks to full length, int64 (S,)."""
         return self.sequence_length - self.tokens
+
+    def take(self, sequences: Ints) -> PackedSequences:
+        """Some sequences, in this order, repeats allowed."""
+        runs, indptr = row_entries(self.indptr, sequences)
+        document, start, length = (each[runs] for each in (self.document, self.start, self.length))
+        return replace(self, document=document, start=start, length=length, indptr=indptr)
 
     def part(self, begin: int, end: int) -> PackedSequences:
         """The sequences [begin, end)."""

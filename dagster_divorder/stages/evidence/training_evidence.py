@@ -39,7 +39,6 @@ from dagster_divorder.core.order import order as make_order
 from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
-from dagster_divorder.core.rows import row_entries
 from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
@@ -221,9 +220,7 @@ class Sequences:
             numbers = numbers[np.floor((at + 1) * share) > np.floor(at * share)]
         kept = int(np.searchsorted(np.cumsum(packed.tokens[numbers]), evidence.tokens, side="right"))
         numbers = numbers[:kept]
-        runs, indptr = row_entries(packed.indptr, numbers)
-        document, start, length = (of[runs] for of in (packed.document, packed.start, packed.length))
-        plan = PackedSequences(document, start, length, indptr, packed.sequence_length)
+        plan = packed.take(numbers)
         if settings.has_chats:
             # If sequences hold one record and padding, L is the length of the longest.
             plan = replace(plan, sequence_length=int(plan.tokens.max(initial=1)))

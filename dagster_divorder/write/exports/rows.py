@@ -23,7 +23,6 @@ import xxhash
 
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
-from dagster_divorder.core.rows import row_entries
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.engine.base import Engine
@@ -208,11 +207,7 @@ class Rows:
     @cached_property
     def runs(self) -> PackedSequences:
         """The rows' own runs of the stream's items."""
-        entries, indptr = row_entries(self.plan.indptr, self.sequence)
-        document, start, length = (
-            column[entries] for column in (self.plan.document, self.plan.start, self.plan.length)
-        )
-        return replace(self.plan, document=document, start=start, length=length, indptr=indptr)
+        return self.plan.take(self.sequence)
 
     @cached_property
     def record(self) -> np.ndarray:
