@@ -78,7 +78,7 @@ def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
     balanced = settings_of(corpus, order={"traits": {"cluster": 1.0}})
     run_all(balanced, Silent())
-    found = load_verdict(open_run(balanced)).sequences
+    found = load_verdict(open_run(balanced)).check
     assert found.passed and {c.trait for c in found.comparisons} == {"cluster"}
     assert {c.window for c in found.comparisons} >= {"batch", "batch across the seam"}
     as_it_is = settings_of(
@@ -89,7 +89,7 @@ def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) 
     with pytest.raises(MissingStageError, match="made with other settings"):
         load_verdict(open_run(as_it_is))
     run_all(as_it_is, Silent())
-    found = load_verdict(open_run(as_it_is)).sequences
+    found = load_verdict(open_run(as_it_is)).check
     # Topics lie in blocks: the last batch and the first one are of one topic each.
     assert not found.passed and {"batch", "batch across the seam"} <= set(found.failed["cluster"])
     metrics = metrics_of(as_it_is)
