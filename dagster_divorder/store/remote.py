@@ -102,7 +102,10 @@ def explain(error: Exception, url: str) -> str:
     elif status == "404":
         remedy = f"no bucket {bucket!r} is at this endpoint; make it, or check the URL and AWS_ENDPOINT_URL"
     else:
-        remedy = f"check {who} in the environment, their permissions, the bucket {bucket!r} and the server"
+        remedy = (
+            f"check {who} in the environment, their permissions, the bucket {bucket!r}, this machine's clock and the "
+            "server"
+        )
     return f"{url}: the server answered {code}: {remedy}, then run again: it continues from here"
 
 
