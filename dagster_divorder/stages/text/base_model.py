@@ -109,7 +109,8 @@ def _content_of(directory: Path) -> dict[str, Any]:
     """
     from dagster_divorder.models.checkpoint import TOKENIZER_FILES, embedding_table, table_fingerprint
 
-    table, names = embedding_table(directory), ("config.json", "special_tokens_map.json", *TOKENIZER_FILES)
+    table = embedding_table(directory)
+    names = ("config.json", "special_tokens_map.json", "added_tokens.json", *TOKENIZER_FILES)
     files = [(name, (directory / name).read_bytes().hex()) for name in names if (directory / name).is_file()]
     return {
         "table_key": table.key,
