@@ -15,10 +15,11 @@ from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.stationarity import TENTHS, Stationarity
 from dagster_divorder.core.topics.k_calibration import as_good_as
 from dagster_divorder.settings.sections import SHUFFLED
-from dagster_divorder.view.drawing import COLOURS, cluster_colours, line_of, stacked
+from dagster_divorder.view.drawing import COLOURS, cluster_colours, drawable, line_of, stacked
+from dagster_divorder.view.measures import MEASURES, TRAIT, TV_OF
 from dagster_divorder.view.shown import Chart, Panel, Series
 from dagster_divorder.view.verdict import Verdict
-from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, listed, number, points, short
+from dagster_divorder.view.words import NAME, ORDERS, TRAIN_ON, clip, fixed, listed, number, points, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,32 +104,52 @@ def along(
     axes.set_xticks(range(0, 101, 25))
 
 
-def mix_bars(
-    mixes: Mapping[str, NDArray[np.floating]], colours: NDArray[np.float64], titles: Mapping[str, str]
-) -> Chart:
-    """A panel an order of `SERIES`, drawn by `bars`. The first order's values lie in the order of their places."""
-    first = next(iter(mixes.values()))
-    # Values at nearby places become neighbours.
+def before_and_after(
+    metrics: Mapping[str, Any],
+    mixes: Mapping[str, NDArray[np.floating]],
+    sequences: Mapping[str, Binned],
+    names: Sequence[str],
+) -> dict[str, Chart]:
+    """The dataset as bars of its clusters, and distinct clusters in every sequence; a panel an order, all on one scale.
+
+    metrics: as in `core.measure.order.Measures`. mixes: shares of the K clusters in slices of the dataset, float
+    (C, K). sequences: distinct clusters in neighbouring sequences. names: of the clusters.
+    """
+    first, of = mixes["original"], metrics[TRAIN_ON]
+    # Clusters at nearby places become neighbours.
+    sizes = first.sum(axis=0, dtype=np.float64)
     place = (np.arange(len(first))[:, None] * first).sum(axis=0, dtype=np.float64)
-    ranked = np.argsort(place / np.maximum(first.sum(axis=0, dtype=np.float64), 1e-9), kind="stable")
-    return Chart(
-        [
-            Panel(titles[name], partial(bars, mix=mix, colours=colours, ranked=ranked), SERIES[name].colour)
-            for name, mix in mixes.items()
-        ]
-    )
-
-
-def distinct(binned: Mapping[str, Binned], titles: Mapping[str, str]) -> Chart:
-    """Distinct clusters in every sequence, a panel an order: the mean of neighbouring sequences, and a band from fewest
-    to most. All panels have one scale."""
-    top = max((float(bins.high.max()) for bins in binned.values() if len(bins.at)), default=1.0)
-    panels = []
-    for name, bins in binned.items():
-        lines, bands = [(bins.at, bins.mean, SERIES[name])], [(bins.at, bins.low, bins.high, SERIES[name])]
-        draw = partial(along, lines=lines, bands=bands, limits=(0, 1.08 * top))
-        panels.append(Panel(titles[name], draw, SERIES[name].colour))
-    return Chart(panels)
+    ranked = np.argsort(place / np.maximum(sizes, 1e-9), kind="stable")
+    colours, measure = cluster_colours(len(names)), MEASURES[TV_OF + TRAIT].of_trait("cluster")
+    top = 1.08 * max((float(bins.high.max(initial=1.0)) for bins in sequences.values()), default=1.0)
+    bar_panels, panels = [], []
+    for name, mix in mixes.items():
+        series, off, bins = SERIES[name], measure.figure(metrics[name]), sequences[name]
+        title = series.name if off is None else f"{series.name} · {measure.name} {measure.show(off)} %"
+        draw = partial(bars, mix=mix, colours=colours, ranked=ranked)
+        bar_panels.append(Panel(title, draw, series.colour))
+        lines, bands = [(bins.at, bins.mean, series)], [(bins.at, bins.low, bins.high, series)]
+        draw = partial(along, lines=lines, bands=bands, limits=(0, top))
+        mean = fixed(metrics[name]["distinct"]["cluster"]["mean"])
+        panels.append(Panel(f"{series.name}: {mean}", draw, series.colour))
+    return {
+        "bars": Chart(
+            bar_panels,
+            f"The dataset as bars of its clusters. {'; '.join(panel.title for panel in bar_panels)}.",
+            f"Each column shows the clusters’ shares of {of['tokens'] / max(1, len(first)):,.0f} neighbouring tokens; "
+            f"the last bar, behind a gap, is the whole corpus. {ALONG}.",
+            across=1,
+            height=120,
+            values=(drawable(names), sizes),
+        ),
+        "distinct": Chart(
+            panels,
+            f"Distinct clusters in a sequence, on average: {'; '.join(panel.title for panel in panels)}.",
+            "Distinct clusters in a sequence; their mean is in the title. Line: mean of neighbouring sequences; band: "
+            f"fewest to most. {ALONG}.",
+            height=185,
+        ),
+    }
 
 
 def windows(verdict: Verdict) -> dict[str, Chart]:

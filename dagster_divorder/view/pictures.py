@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.along import binned
 from dagster_divorder.view import charts
 from dagster_divorder.view.drawing import (
     COLOURS,
@@ -26,9 +25,9 @@ from dagster_divorder.view.drawing import (
     sheet_picture,
     style,
 )
-from dagster_divorder.view.measures import Figures, followed, measures, summary_row
+from dagster_divorder.view.measures import Figures
 from dagster_divorder.view.shown import Chart, Panel
-from dagster_divorder.view.words import NAME, clip, short
+from dagster_divorder.view.words import NAME, TRAIN_ON, clip, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,60 +36,21 @@ if TYPE_CHECKING:
 MUTED = COLOURS["muted"]
 LARGEST = 30
 """Number of clusters with a bar of their size, and a number on the map."""
-BAR_PIXELS = 360
-"""Most columns of a bar, so that each is some pixels wide."""
-BINS = 60
-"""Points of the curves of clusters in a sequence."""
 
 
-def ordering_comparison(
-    measured: Mapping[str, Figures],
-    distinct: Mapping[str, NDArray[np.int64]],
-    mixes: Mapping[str, NDArray[np.float32]],
-    names: Sequence[str] = (),
-    traits: Sequence[str] = ("cluster",),
-) -> bytes:
-    """Effects of orders, 1600 pixels wide. For each order with a mix a bar of the dataset: each column is coloured by
-    its tokens' clusters and should resemble the corpus's own mix, on the right. Below: distinct clusters in each
-    sequence, and the prefix deviation.
-
-    measured, distinct, mixes: by order, see `charts.SERIES`. distinct: clusters in each sequence, int (S,). mixes:
-    float (C, K), from `core.measure.cluster_mix`, C at most BAR_PIXELS. names: of the K clusters, by label. traits: the
-    bars' titles have the measures of the first.
-    """
-    first, of = next(iter(mixes.values())), next(iter(measured.values()))
-    titles = {}
-    for name in mixes:
-        row = summary_row(name, measured[name], traits)
-        shown = [
-            f"{known.name} {known.show(row[key])} {known.unit}".rstrip()
-            for key, known in measures(followed(traits)).items()
-            if row[key] is not None
-        ]
-        titles[name] = " · ".join([charts.SERIES[name].name, *shown])
-    bins = {
-        name: binned(values, int(np.clip(len(values) // 16, 20, BINS))) for name, values in distinct.items()
-    }
-    values = drawable(names), first.sum(axis=0, dtype=np.float64)
-    bars = charts.mix_bars(mixes, cluster_colours(first.shape[1]), titles)
-    of_sequences = charts.distinct(bins, {name: charts.SERIES[name].name for name in bins})
-    title = "prefix deviation: distance of everything read so far from the mix, tokens"
+def ordering_comparison(metrics: Mapping[str, Figures], shown: Mapping[str, Chart]) -> bytes:
+    """Effects of orders, 1600 pixels wide: `charts.before_and_after`, and the prefix deviation of the same orders.
+    metrics: by order."""
+    of = metrics[TRAIN_ON]
     facts = (
-        f"{of['documents']:,} documents · {short(of['tokens'])} tokens · {first.shape[1]} clusters · sequences of "
-        f"{of['sequence_length']:,} tokens · batches of {of['batch']:,} sequences",
-        "each column of a bar: the clusters' shares of neighbouring tokens, from the first (left) to the last; on the "
-        "right: the corpus",
-        "clusters in a sequence: line: mean, band: fewest to most, of neighbouring sequences; position in the dataset, "
-        "% of tokens",
+        f"{of['documents']:,} documents · {short(of['tokens'])} tokens · sequences of {of['sequence_length']:,} tokens "
+        f"· batches of {of['batch']:,} sequences",
+        *(chart.caption for chart in shown.values()),
     )
+    title = "prefix deviation: distance of everything read so far from the mix, tokens"
+    prefixes = charts.prefixes(metrics, title)._replace(height=200)
     return sheet_picture(
-        [
-            bars._replace(across=1, height=120, values=values),
-            of_sequences._replace(height=185),
-            charts.prefixes(measured, title)._replace(height=200),
-        ],
-        "The same documents, before and after",
-        "\n".join(facts),
+        [*shown.values(), prefixes], "The same documents, before and after", "\n".join(facts)
     )
 
 

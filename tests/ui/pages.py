@@ -58,9 +58,9 @@ def show_orders(page: Page) -> Locator:
 
 
 def show_picture(page: Page) -> Locator:
-    """The picture of the orders, likewise."""
-    _in_row(page, "ordering_comparison").get_by_text("[Show Markdown]").click()
-    return page.get_by_role("img", name="orders compared")
+    """The orders as bars of clusters, likewise."""
+    _in_row(page, "bars").get_by_text("[Show Markdown]").click()
+    return page.get_by_role("img", name="The dataset as bars of its clusters")
 
 
 def close_dialog(page: Page) -> None:

@@ -21,12 +21,10 @@ from dagster_divorder.view.answer import as_text
 from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
-    close_dialog,
     materialise_all,
     open_graph,
     open_metrics,
     show_orders,
-    show_picture,
 )
 
 LIMIT = 200_000
@@ -84,11 +82,6 @@ def main() -> None:
         show_orders(page)
         page.wait_for_timeout(SETTLE_MS)
         save(page.screenshot(), options.folder / "ui_metrics.png")
-        close_dialog(page)
-        page.set_viewport_size({"width": 1600, "height": 1150})
-        show_picture(page)
-        page.wait_for_timeout(SETTLE_MS)
-        save(page.screenshot(), options.folder / "ui_metrics_picture.png")
 
 
 if __name__ == "__main__":

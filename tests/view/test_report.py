@@ -20,7 +20,7 @@ from dagster_divorder.core.measure import stationarity as held_against_shuffles
 from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.core.measure.windows import Counts
 from dagster_divorder.view import drawing, words
-from dagster_divorder.view.charts import drift, stretches
+from dagster_divorder.view.charts import before_and_after, drift, stretches
 from dagster_divorder.view.report import sections
 from dagster_divorder.view.report.html import Section, page, rendered
 from dagster_divorder.view.report.sections import TraitAlong
@@ -64,10 +64,14 @@ def clusters_along(*mixes: np.ndarray) -> TraitAlong:
     return TraitAlong("cluster", names, dict(zip(orders, mixes, strict=True)))
 
 
-def bars(*mixes: np.ndarray, colours: np.ndarray | None = None, **distinct: Binned) -> Section:
-    colours = drawing.cluster_colours(mixes[0].shape[1]) if colours is None else colours
-    metrics = {name: measured() for name in ("original", "sequences")}
-    return sections.before_and_after(clusters_along(*mixes), colours, distinct, metrics, 30, 7)
+def bars(*mixes: np.ndarray, line: Binned | None = None) -> Section:
+    line = line or Binned(*np.ones((4, 1)))
+    along = dict(zip(("original", "sequences_random", "sequences"), mixes, strict=False))
+    metrics, sequences = dict.fromkeys(along, measured()), dict.fromkeys(along, line)
+    names = [f"cluster {number}" for number in range(mixes[0].shape[1])]
+    return Section(
+        "bars", "", "", before_and_after(metrics | {"sequences": measured()}, along, sequences, names)
+    )
 
 
 def measured() -> dict[str, Any]:
@@ -178,9 +182,9 @@ def test_numbers_of_a_chart_can_be_searched() -> None:
     """The mean is the one that is measured, so the same in every place, not that of what is drawn."""
     values = np.arange(1, 5)
     binned = Binned(values / 5, values * 2.0, values * 1.0, values * 1.0)
-    made = body(bars(np.eye(4, dtype=np.float32), np.full((4, 4), 0.25), original=binned))
+    made = body(bars(np.eye(4, dtype=np.float32), np.full((4, 4), 0.25), line=binned))
     assert ">original order: 2.00<" in made
-    assert "for the corpus’s mix: original order: 75\u00a0%; training sequences shuffled: 0\u00a0%" in made
+    assert "on average: original order: 2.00; training sequences shuffled: 2.00" in made
 
 
 def opened(uri: str) -> Image.Image:
@@ -198,14 +202,14 @@ def test_a_strip_is_as_dark_as_the_share() -> None:
 def test_clusters_keep_their_colours() -> None:
     """In the bar and in the table."""
     mix = np.eye(5, dtype=np.float32)[[3, 1, 4, 0, 2]]
-    colours = drawing.cluster_colours(30)[4::-1]
+    colours = drawing.cluster_colours(5)
     shown = np.rint(255 * colours).astype(int)
-    uri = re.findall(r'<image href="([^"]+)"', body(bars(mix, colours=colours)))[0]
+    uri = re.findall(r'<image href="([^"]+)"', body(bars(mix)))[0]
     columns = np.asarray(opened(uri).convert("RGB"))[0][: len(mix)]
     assert np.abs(columns.astype(int) - shown[[3, 1, 4, 0, 2]]).max() <= 1
     swatches = re.findall(
         r'style="background:#(\w+)"',
-        body(sections.clusters(clusters_along(mix, mix, mix), colours, [1] * 5, 30, {})),
+        body(sections.clusters(clusters_along(mix, mix, mix), colours, [1] * 5, 5, {})),
     )
     assert swatches == ["".join(f"{channel:02x}" for channel in colour) for colour in shown.tolist()]
 

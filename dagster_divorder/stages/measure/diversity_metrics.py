@@ -24,10 +24,10 @@ from dagster_divorder.core.measure import (
     measure,
     packed_counts,
 )
+from dagster_divorder.core.measure.along import Binned, binned
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter, runs_in_order, sequences_stream
 from dagster_divorder.core.measure.shuffling_check import findings
 from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
-from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.pipeline.run import Run
@@ -37,7 +37,6 @@ from dagster_divorder.pipeline.stage import (
     File,
     Finding,
     Made,
-    Picture,
     Shown,
     Table,
     Text,
@@ -71,8 +70,11 @@ SHUFFLED = {"curated": "random", "sequences": "sequences_random"}
 """The shuffled order that each of our orders is compared with."""
 SLICES, SHOWN_VALUES = 100, 8
 """Most slices, and values of a trait, in the mix along training."""
-FEWEST_COLUMNS = 60
-"""Fewest columns of a bar in the picture. With more batches, a column is a batch."""
+DRAWN = ("original", "sequences_random", "sequences")
+"""Orders whose clusters pictures show."""
+COLUMNS, BINS = (60, 180), 60
+"""Fewest and most columns of a bar, so that each is some pixels wide; in between, a column is a batch. Points of the
+curves of clusters in a sequence."""
 
 
 def load_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -174,8 +176,12 @@ def _measure_diversity(run: Run) -> Made:
     alike = [trait for trait in settings.order.traits if not np.ptp(traits.codes[trait])]
     balanced = [trait for trait in _fields_first(settings) if trait not in alike]
     shown = list(dict.fromkeys([*balanced, "cluster"]))
+    files["along"] = _clusters_along(run, stream, count)
     if "plot" in settings.output.sidecars:
-        files["picture"] = File(_picture(run, stream, count, metrics, shown), "png")
+        from dagster_divorder.view.pictures import ordering_comparison
+
+        before_and_after = _before_and_after(run, metrics, files["along"])
+        files["picture"] = File(ordering_comparison(metrics, before_and_after), "png")
     of = [trait for trait in shown if trait not in alike]
     told = findings(metrics["sequences"], metrics["sequences_random"], of)
     told += [f"{trait}: one value in all documents, so it balances nothing" for trait in alike]
@@ -248,36 +254,30 @@ def _mixes_along(
     return mixes
 
 
-def _picture(
-    run: Run,
-    stream: TrainingStream,
-    count: RunCounter,
-    metrics: dict[str, dict[str, Any]],
-    shown: list[str],
-) -> bytes:
-    from dagster_divorder.view.pictures import BAR_PIXELS, ordering_comparison
-
-    labels, clusters = stream.traits.codes["cluster"], stream.traits.sizes()["cluster"]
-    distinct, mixes = {}, {}
-    for name, (runs, in_sequences) in read_in_order(run, stream.traits).items():
-        # The picture leaves out the documents in order, which lie between shuffled and ordered sequences.
-        if name != "curated":
-            batches = len(in_sequences) // run.settings.sequence.batch
-            columns, tokens = int(np.clip(batches, FEWEST_COLUMNS, BAR_PIXELS)), count(runs)
-            distinct[name] = in_sequences
-            mixes[name] = cluster_mix(tokens, labels[runs.document], clusters, columns)
-    return ordering_comparison(metrics, distinct, mixes, load_names(run), shown)
+def _clusters_along(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, np.ndarray]:
+    """What `charts.before_and_after` draws of each order of `read_in_order`: `ORDER mix`, float32 (C, K); `ORDER
+    distinct`, float64 (B, 4), the fields of a `Binned`."""
+    labels, clusters, arrays = stream.traits.codes["cluster"], stream.traits.sizes()["cluster"], {}
+    for name, runs in read_in_order(run).items():
+        columns = int(np.clip((len(runs.indptr) - 1) // run.settings.sequence.batch, *COLUMNS))
+        arrays[f"{name} mix"] = cluster_mix(count(runs), labels[runs.document], clusters, columns)
+        bins = binned(distinct_per_sequence(runs.indptr, labels[runs.document]), BINS)
+        arrays[f"{name} distinct"] = np.column_stack([bins.at, bins.mean, bins.low, bins.high])
+    return arrays
 
 
-def read_in_order(run: Run, traits: Traits) -> dict[str, tuple[ReadRuns, np.ndarray]]:
-    """Name -> order that pictures show, the original first: (the runs of tokens as they are read, the number of
-    distinct clusters in each sequence, int64 (S,)). The first epoch; of shuffles, the first one."""
-    labels, orders = traits.codes["cluster"], {}
-    for name in ("original", "sequences_random", "curated", "sequences"):
-        read = load_trained(run, name)
-        runs = sequences_stream(read.packed, read.epochs[0])
-        orders[name] = runs, distinct_per_sequence(runs.indptr, labels[runs.document])
-    return orders
+def _before_and_after(
+    run: Run, metrics: dict[str, dict[str, Any]], arrays: dict[str, np.ndarray]
+) -> dict[str, Chart]:
+    mixes = {name: arrays[f"{name} mix"] for name in DRAWN}
+    sequences = {name: Binned(*arrays[f"{name} distinct"].T) for name in DRAWN}
+    return charts.before_and_after(metrics, mixes, sequences, load_names(run))
+
+
+def read_in_order(run: Run) -> dict[str, ReadRuns]:
+    """The runs of tokens as they are read in each order of DRAWN: in the first epoch; of shuffles, the first one."""
+    read = {name: load_trained(run, name) for name in DRAWN}
+    return {name: sequences_stream(of.packed, of.epochs[0]) for name, of in read.items()}
 
 
 def load_verdict(run: Run) -> Verdict:
@@ -340,18 +340,15 @@ def _show_diversity_metrics(run: Run, receipt: Receipt) -> Shown:
     verdict, summary = load_verdict(run), receipt.figures["summary"]
     known = measures(summary[0]).values()
     orders = [{**row, "meaning": of.meaning} for row, of in zip(side_by_side(summary), known, strict=True)]
-    shown: dict[str, Table | Picture | Chart | Text | float] = {
+    return {
         "verdict": Text(" ".join([f"**{verdict.sentences[0]}**", verdict.sentences[1]])),
+        **_before_and_after(run, verdict.metrics, run.arrays("diversity_metrics", "along")),
         **charts.windows(verdict),
         "orders": Table(orders),
         **_quality(run, receipt),
         "findings": Text("\n".join(f"- {line}" for line in receipt.figures["findings"])),
         f"{ORDERS[TRAIN_ON]}, windows of every size": Table(verdict.check.rows()),
     }
-    if "picture" in receipt.files:
-        file = run.store.local(receipt.files["picture"])
-        shown["ordering_comparison"] = Picture(file, "orders compared")
-    return shown
 
 
 def _order_beats_shuffling(run: Run) -> Finding:
@@ -384,13 +381,12 @@ def _nothing_drifts(run: Run) -> Finding:
 
 DIVERSITY_METRICS = WholeCorpus(
     name="diversity_metrics",
-    version=10,
+    version=11,
     description="How well every window of training keeps the corpus's mix: training sequences and documents in order, "
     "compared with shuffles (three seeds) and the original order.",
-    reads=lambda settings: (
-        *("raw_docs", "traits", "repeats", "scores", "greedy_order", "packed_sequences", "sequence_order"),
-        # Only the picture uses names of clusters.
-        *(["cluster_names"] if "plot" in settings.output.sidecars else []),
+    reads=(
+        *("raw_docs", "traits", "repeats", "scores", "cluster_names"),
+        *("greedy_order", "packed_sequences", "sequence_order"),
     ),
     settings=("sequence", "packing", "input.format", "chats", "curriculum", "output.sidecars", "seed"),
     then=("stationarity",),

@@ -67,15 +67,14 @@ def _films(run: Run, corpus: FilmedCorpus) -> dict[str, Film]:
     stream, shown = load_stream(run), load_map(run)
     point = places(run.records.text_ids(run.view.fragments), shown.ids)[stream.record_of]
     cells, lit = {}, {}
-    for name, (runs, _) in read_in_order(run, stream.traits).items():
-        if name != "curated":
-            # A point lights up when the first record of its text is read.
-            read = point[runs.document]
-            first = np.full(len(shown.ids), len(read), np.int64)
-            np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
-            lit[name] = np.argsort(first, kind="stable")
-            if name != "original":
-                cells[name] = sample_cells(runs, stream.traits.codes["cluster"])
+    for name, runs in read_in_order(run).items():
+        # A point lights up when the first record of its text is read.
+        read = point[runs.document]
+        first = np.full(len(shown.ids), len(read), np.int64)
+        np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
+        lit[name] = np.argsort(first, kind="stable")
+        if name != "original":
+            cells[name] = sample_cells(runs, stream.traits.codes["cluster"])
     return {
         BAR: ordering_film(cells, corpus, count=FRAMES),
         MAP: map_film(shown.xy, shown.labels, lit, corpus, count=FRAMES),

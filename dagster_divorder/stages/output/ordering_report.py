@@ -22,7 +22,7 @@ import numpy as np
 
 from dagster_divorder.core.arrow import is_number
 from dagster_divorder.core.measure import cluster_mix
-from dagster_divorder.core.measure.along import binned, quantiles_along
+from dagster_divorder.core.measure.along import quantiles_along
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
 from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
@@ -57,8 +57,8 @@ SHOWN = tuple(
 )
 """Sections of settings that the page shows."""
 LENGTH_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-LENGTH_COLUMNS, BINS = 100, 100
-"""Slices of the dataset in the chart of lengths; bins of sequences."""
+LENGTH_COLUMNS = 100
+"""Slices of the dataset in the chart of lengths."""
 COLUMNS = (60, 120)
 """Fewest and most slices of a bar and of a strip, so that each is some pixels wide. In between, a slice is a batch."""
 COLOURED = 60
@@ -130,9 +130,9 @@ def _sections(
     missing: Mapping[str, str],
 ) -> list[Section]:
     """All sections, in reading order. evidence, missing: see `at_hand`."""
-    settings, graph, k, metrics = run.settings, run.graph, manifest["k"], verdict.metrics
+    settings, graph, k = run.settings, run.graph, manifest["k"]
     stream = load_stream(run)
-    traits, orders = stream.traits, read_in_order(run, stream.traits)
+    traits, orders = stream.traits, read_in_order(run)
     tokens_of, packed = run_counter(run, stream.record_of), load_packed(run)
     total = int(traits.counted.sum())
     window = batch_tokens(run, packed, tokens_of(packed))
@@ -150,7 +150,7 @@ def _sections(
         rows = [names[value] for value in kept.tolist()] + ([f"{left:,} {others}"] if left else [])
         mixes = {
             name: cluster_mix(tokens_of(runs), place[codes[runs.document]], len(kept) + 1, columns)
-            for name, (runs, _) in orders.items()
+            for name, runs in orders.items()
         }
         shown = {name: mix[:, : max(1, len(rows))] for name, mix in mixes.items()}
         return TraitAlong(trait, rows, shown), kept
@@ -165,9 +165,8 @@ def _sections(
     ]
     lengths = {
         name: quantiles_along(runs.length, traits.tokens[runs.document], LENGTH_COLUMNS, LENGTH_QUANTILES)
-        for name, (runs, _) in orders.items()
+        for name, runs in orders.items()
     }
-    distinct = {name: binned(in_sequences, BINS) for name, (_, in_sequences) in orders.items()}
     rows = [
         stage_row(name, run.receipt(name).figures)
         for name in graph.needed(settings, "ordering_report", *evidence)
@@ -180,14 +179,21 @@ def _sections(
         if (shown := graph[receipt.stage].show(run, receipt))
     ]
     windows, cluster_table, drift = (
-        graph[stage].show(run, run.receipt(stage))
+        dict(graph[stage].show(run, run.receipt(stage)))
         for stage in ("diversity_metrics", "clusters", "stationarity")
     )
-    # The page begins with the verdict, and draws before and after itself.
-    windows = {name: one for name, one in windows.items() if name not in ("verdict", "ordering_comparison")}
+    before = {name: windows.pop(name) for name in ("bars", "distinct")}
+    del windows["verdict"]  # the page begins with it
     alone = int((np.diff(packed.indptr) == 1).sum())
     return [
-        sections.before_and_after(clusters, colours, distinct, metrics, k, alone),
+        Section(
+            "before-and-after",
+            "Before and after",
+            "The same documents from the first token to the last. If one colour fills a column, training sees one "
+            f"cluster for a long time. Below: how many of the {k:,} clusters a sequence holds. {alone:,} sequences "
+            "hold a single document, in any order. Colours are those of the table of clusters below.",
+            before,
+        ),
         sections.along_training(lengths, categories),
         Section("windows", "Windows of training", graph["diversity_metrics"].description, windows),
         Section("drift", "What drifts", graph["stationarity"].description, drift),

@@ -11,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.along import Binned
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ALONG, SERIES
 from dagster_divorder.view.drawing import data_uri, pixels_png
@@ -25,7 +24,7 @@ from dagster_divorder.view.measures import (
 from dagster_divorder.view.report.html import Section, page, part, table
 from dagster_divorder.view.shown import Chart, Panel, Shown
 from dagster_divorder.view.verdict import SHOWN, Verdict
-from dagster_divorder.view.words import ORDERS, TRAIN_ON, clip, fixed, number, percent, points
+from dagster_divorder.view.words import ORDERS, TRAIN_ON, clip, number, percent, points
 
 NAME = 40
 """Most characters of a value's name."""
@@ -90,57 +89,6 @@ def head(verdict: Verdict) -> Markup:
     return part("check", verdict.passed, verdict.compared, *verdict.sentences, tiles, other)
 
 
-def before_and_after(
-    clusters: TraitAlong,
-    colours: NDArray[np.float64],
-    distinct: Mapping[str, Binned],
-    metrics: Mapping[str, Any],
-    k: int,
-    alone: int,
-) -> Section:
-    """The whole dataset as bars of its clusters, and distinct clusters in every sequence.
-
-    colours: of the clusters, RGB in [0, 1], float (J, 3). distinct: by order. metrics: of `Verdict`. alone: sequences
-    with tokens of a single document.
-    """
-    slices = len(clusters.mixes["original"])
-    whole = clusters.mixes["original"].mean(axis=0, dtype=np.float64)
-    titles = {name: SERIES[name].name for name in clusters.mixes}
-    off = "; ".join(
-        f"{titles[name]}: {percent(float(np.abs(mix - whole).sum(axis=1).mean() / 2))}"
-        for name, mix in clusters.mixes.items()
-    )
-    means = {
-        name: f"{SERIES[name].name}: {fixed(metrics[name]['distinct']['cluster']['mean'])}"
-        for name in distinct
-    }
-    tokens, length = metrics[TRAIN_ON]["tokens"], metrics[TRAIN_ON]["sequence_length"]
-    return Section(
-        "before-and-after",
-        "Before and after",
-        "The same documents from the first token to the last. If one colour fills a column, training sees one cluster "
-        f"for a long time. Below: how many of the {k:,} clusters a sequence of {length:,} tokens holds. "
-        f"{alone:,} sequences hold a single document, in any order.",
-        {
-            "bars": charts.mix_bars(clusters.mixes, colours, titles)._replace(
-                what="The dataset as bars of its clusters. Share of a column’s tokens that would have to change for "
-                f"the corpus’s mix: {off}.",
-                caption=f"Each column shows the clusters’ shares of {tokens / slices:,.0f} neighbouring tokens; the "
-                f"last bar, behind a gap, is the whole corpus. {ALONG}. Colours are those of the table of clusters "
-                "below.",
-                across=2,
-                height=180,
-            ),
-            "distinct": charts.distinct(distinct, means)._replace(
-                what=f"Distinct clusters in a sequence, on average: {'; '.join(means.values())}.",
-                caption=f"Distinct clusters in a sequence. {ALONG}. Line: mean of neighbouring sequences; band: from "
-                "the fewest to the most. The number is the mean over all sequences.",
-                across=2,
-            ),
-        },
-    )
-
-
 def along_training(
     lengths: Mapping[str, NDArray[np.float64]],
     categories: Sequence[TraitAlong],
@@ -182,7 +130,8 @@ def along_training(
 def clusters(
     along: TraitAlong, colours: NDArray[np.float64], documents: Sequence[int], k: int, shown: Shown
 ) -> Section:
-    """Names, sizes and places of the clusters. colours: see `before_and_after`. documents: of each. shown: by the stage
+    """Names, sizes and places of the clusters. colours: of the clusters,
+    RGB in [0, 1], float (J, 3). documents: of each. shown: by the stage
     `clusters`."""
     from matplotlib.colors import to_hex
 
