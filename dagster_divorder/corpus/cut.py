@@ -13,11 +13,13 @@ Known weakness: a file's first line has none before it, so a file that is split 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from blake3 import blake3
 
-from dagster_divorder.corpus.inputs import Block
+from dagster_divorder.corpus.inputs import NOTHING, Block
 
 MEAN_BYTES, MEAN_LINES = 16 << 20, 8192
 """Mean size of what lies between two primary cuts, whichever comes first."""
@@ -34,12 +36,21 @@ class Place(NamedTuple):
     offset: int
 
 
-class Lines(NamedTuple):
-    """The lines of one fragment, as blocks with the numbers of their files. primary: whether its end is a primary
-    cut."""
+@dataclass(slots=True)
+class Lines:
+    """The lines of one fragment, as blocks with the numbers of their files. size: bytes of all. raw: hashes what plain
+    files hold of them. primary: whether its end is a primary cut."""
 
-    parts: list[tuple[int, Block]]
-    primary: bool
+    parts: list[tuple[int, Block]] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    raw: blake3 = field(default_factory=blake3)
+    primary: bool = False
+
+    def add(self, file: int, block: Block, size: int) -> None:
+        self.raw.update(block.raw)
+        self.parts.append((file, replace(block, raw=NOTHING)))
+        self.count, self.size = self.count + len(block), size
 
 
 def cut(
@@ -59,16 +70,16 @@ def cut(
         owned: whether the range begins at a primary cut, where the input does, or at a border.
         borders: files before which a primary cut stands whatever their lines are; it belongs to the range behind it.
     """
-    parts: list[tuple[int, Block]] = []
-    lines = size = 0
+    lines = Lines()
     file_before, previous = begin.file, np.uint64(0)
     for file, block in blocks:
         if file != file_before:
             # Files between may be empty.
             if crossed := borders & {*range(file_before + 1, file + 1)}:
-                if parts:
-                    yield Lines(parts, True)
-                    parts, lines, size = [], 0, 0
+                if lines.parts:
+                    lines.primary = True
+                    yield lines
+                    lines = Lines()
                 if end is not None and Place(max(crossed), 0) >= end:
                     return
                 owned = True
@@ -82,14 +93,14 @@ def cut(
             is_primary = stop > at and bool(primary[stop - 1])
             while owned and at < stop:
                 # The first line with which the fragment is full.
-                grown = size + np.cumsum(block.sizes[at:stop])
-                full = min(int(np.searchsorted(grown, HARD_BYTES)), HARD_LINES - lines - 1)
+                grown = lines.size + np.cumsum(block.sizes[at:stop])
+                full = min(int(np.searchsorted(grown, HARD_BYTES)), HARD_LINES - lines.count - 1)
                 until = min(stop, at + full + 1)
-                parts.append((file, block.lines(at, until)))
-                lines, size = lines + until - at, int(grown[until - at - 1])
-                if at + full + 1 <= stop or (until == stop and is_primary):
-                    yield Lines(parts, until == stop and is_primary)
-                    parts, lines, size = [], 0, 0
+                lines.add(file, block.lines(at, until), int(grown[until - at - 1]))
+                lines.primary = until == stop and is_primary
+                if at + full + 1 <= stop or lines.primary:
+                    yield lines
+                    lines = Lines()
                 at = until
             at = stop
             if is_primary and stop > behind:
@@ -97,8 +108,9 @@ def cut(
             owned |= is_primary
         if not owned and end is not None and file >= end.file and len(block) > behind:
             return
-    if parts:
-        yield Lines(parts, file_before + 1 in borders)
+    if lines.parts:
+        lines.primary = file_before + 1 in borders
+        yield lines
 
 
 def _primary(block: Block, previous: np.uint64) -> tuple[np.ndarray, np.uint64]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from blake3 import blake3
 from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found
-from dagster_divorder.corpus.inputs import Block, is_plain, joined, read_lines, read_rows, readable
+from dagster_divorder.corpus.inputs import Block, is_plain, joined, may_grow, read_lines, read_rows, readable
 from dagster_divorder.corpus.multiset import hash_sum
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_block, reject
@@ -45,6 +44,9 @@ RANGE_BYTES = 256 << 20
 FILE_BYTES = 16 << 20
 """A file of at least this size ends its last fragment: neighbours that grow do not make it be read (or fetched) again,
 which for a compressed file or Parquet is from its beginning."""
+
+HASHED_BYTES = 1 << 20
+"""Bytes that are read at a time to be hashed only."""
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 """Applies a function to items, perhaps in other processes; yields results in order."""
@@ -123,8 +125,8 @@ def ingest(
     files = _begun(inputs, before)
     bounds = [0, *np.cumsum([len(found.files) for found, _ in inputs]).tolist()]
     borders = frozenset(number for number, file in enumerate(files, 1) if file.size >= FILE_BYTES)
-    kept = _kept(before, files, {*bounds}, borders, fragments.present().keys()) if before else []
     result, seen = Result(), {piece.name: piece for piece in before.pieces} if before else {}
+    kept = _kept(before, files, sources, {*bounds}, borders, fragments.present().keys()) if before else []
     for (first, end), (found, schema) in zip(pairwise(bounds), inputs, strict=True):
         own = [piece for piece in kept if Place(first, 0) <= piece.begin < Place(end, 0)]
         reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry, seen)
@@ -139,6 +141,10 @@ def ingest(
                 result.planned |= part.planned
                 result.made |= part.made
             result.pieces += piece.fragments
+            for kept_one in piece.fragments:
+                # Of a file that has changed, only fragments that lie in no other file are kept.
+                result.lines[kept_one.file] += kept_one.lines
+                result.blank[kept_one.file] += kept_one.lines - kept_one.rows - kept_one.refused
             at = piece.end
     trusted = sum(file.size for file in files if file.lines >= 0)
     for number, file in enumerate(files):
@@ -186,33 +192,65 @@ class _Kept(NamedTuple):
 
 
 def _kept(
-    before: View, files: Sequence[ReadFile], inputs: Set[int], borders: Set[int], present: Set[str]
+    before: View,
+    files: Sequence[ReadFile],
+    sources: Sequence[Source],
+    inputs: Set[int],
+    borders: Set[int],
+    present: Set[str],
 ) -> list[_Kept]:
-    """What unchanged files hold, in the order of the files. inputs: the first file of each input, and the number of
-    files. borders: see `cut`. present: names of stored fragments; one that was deleted is read again."""
-    number_of = {file.path: number for number, file in enumerate(files) if file.lines >= 0}
-    moved = [number_of.get(file.path, -1) for file in before.files]
+    """What the view before has of files that are unchanged, or have grown, in the order of the files. inputs: the first
+    file of each input, and the number of files. borders: see `cut`. present: names of stored fragments; one that was
+    deleted is read again."""
+    number_of = {(file.path, file.shape): number for number, file in enumerate(files)}
+    moved = [number_of.get((file.path, file.shape), -1) for file in before.files]
+    trusted = [number >= 0 and files[number].lines >= 0 for number in moved]
     begins = [Place(piece.file, piece.offset) for piece in before.pieces]
+
+    def hashed(begin: Place, end: Place) -> str:
+        """`Fragment.raw` of what lies there now."""
+        digest = blake3()
+        for file in range(begin.file, end.file + (end.offset > 0)):
+            at, path = begin.offset if file == begin.file else 0, sources[moved[file]]
+            stop = end.offset if file == end.file else before.files[file].size
+            with readable(path), open_source(path) as opened:
+                opened.seek(at)
+                while at < stop and (data := opened.read(min(HASHED_BYTES, stop - at))):
+                    digest.update(data)
+                    at += len(data)
+        return digest.hexdigest(ID_BYTES)
+
     kept: list[_Kept] = []
-    first = 0
+    first, same = 0, False
     for at, end in enumerate([*begins[1:], Place(len(moved), 0)], 1):
         piece = before.pieces[at - 1]
         last = end.file == len(moved) or before.files[end.file].group != before.files[piece.file].group
         if not (piece.primary or last):
             continue
-        begin, group, first = begins[first], before.pieces[first:at], at
-        spanned = [moved[file] for file in range(begin.file, end.file + (end.offset > 0))]
-        shift = spanned[0] - begin.file
+        begin, group, bounds, first = begins[first], before.pieces[first:at], [*begins[first:at], end], at
+        own = range(begin.file, end.file + (end.offset > 0))
+        spanned, shift = [moved[file] for file in own], moved[begin.file] - begin.file
+        unchanged = all(trusted[file] for file in own)
+        # Behind bytes that have changed, a cut may stand no more.
+        same = unchanged or (
+            -1 not in spanned
+            and (same or not begin.offset or trusted[begin.file])
+            and all(
+                each.raw and each.raw == hashed(*of) for each, of in zip(group, pairwise(bounds), strict=True)
+            )
+        )
         # What precedes decides whether a cut stands before a file's first line.
         preceding = before.files[begin.file - 1] if begin.file else None
         follows = (
             preceding
             and preceding.lines
             and preceding.group == before.files[begin.file].group
+            and trusted[begin.file - 1]
             and moved[begin.file - 1] == spanned[0] - 1
         )
         if (
-            -1 not in spanned
+            same
+            and (unchanged or begin.file == end.file)
             and spanned == list(range(spanned[0], spanned[0] + len(spanned)))
             and all(each.name in present for each in group)
             and (begin.offset or spanned[0] in inputs | borders or follows)
@@ -226,17 +264,16 @@ def _kept(
 
 
 def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
-    """A gap in ranges of about RANGE_BYTES. Only plain files are divided."""
+    """A gap in ranges of about RANGE_BYTES. Only files that may grow are divided."""
     cuts, size = [begin], 0
     for file in range(begin.file, end.file + (end.offset > 0)):
         path = reading.sources[file]
         low = begin.offset if file == begin.file else 0
         with readable(path):
             high = end.offset if file == end.file else int(identity(path)[0])
-        divisible = reading.schema is None and is_plain(path) and isinstance(path, Path)
         if size >= RANGE_BYTES:
             cuts, size = [*cuts, Place(file, low)], 0
-        while divisible and size + high - low > RANGE_BYTES:
+        while may_grow(path) and size + high - low > RANGE_BYTES:
             low += RANGE_BYTES - size
             cuts, size = [*cuts, Place(file, low)], 0
         size += max(0, high - low)
@@ -260,11 +297,11 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
     result, stored = Result(), reading.fragments.present()
     known = {name: reading.before[name] for name in stored.keys() & reading.before.keys()}
     blocks = _blocks(reading, wanted, result)
-    for parts, primary in cut(blocks, wanted.begin, wanted.end, owned=wanted.owned, borders=reading.borders):
-        for file, part in parts:
+    for lines in cut(blocks, wanted.begin, wanted.end, owned=wanted.owned, borders=reading.borders):
+        for file, part in lines.parts:
             result.lines[file] += len(part)
             result.blank[file] += int(part.blank.sum())
-        file, block = parts[0][0], joined([part for _, part in parts])
+        file, block = lines.parts[0][0], joined([part for _, part in lines.parts])
         # Blank lines count, because places of refused lines are relative; those at the end move none.
         ids = block.ids[: np.flatnonzero(~block.blank).max(initial=-1) + 1]
         named = blake3(f"{reading.fragments.key}\0{reading.shape.key}\0".encode() + to_bytes(ids))
@@ -280,8 +317,13 @@ def read_range(reading: Reading, wanted: Range, advance: Advance = lambda record
                 else:
                     reading.fragments.put(name, content, index)
             known[name] = Fragment(name, shape=reading.shape.key, **entry)
-        first, lines = int(block.starts[0]), len(block)
-        result.pieces.append(replace(known[name], file=file, offset=first, lines=lines, primary=primary))
+        first, raw = int(block.starts[0]), ""
+        if may_grow(reading.sources[file]):
+            raw = lines.raw.hexdigest(ID_BYTES)
+        piece = replace(
+            known[name], file=file, offset=first, lines=len(block), primary=lines.primary, raw=raw
+        )
+        result.pieces.append(piece)
         advance(known[name].rows)
     return result
 

@@ -47,6 +47,7 @@ BUFFER_BYTES = 1 << 20
 SHOWN_BYTES = 1024
 """Bytes of content that are looked at to say what it is."""
 _BOM = b"\xef\xbb\xbf"
+NOTHING = memoryview(b"")
 _NO_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 
 
@@ -57,7 +58,7 @@ class Block:
     content: lines without terminators, or Parquet rows. starts: offset of each line, or number of each row, in the
     file, int64 (n,), from 0; of a compressed file, of its content. ids: uint64 (n, 2). sizes: bytes, int64 (n,). blank:
     bool (n,). unfinished: offset and first bytes of an incomplete line that follows the block's last one and ends the
-    file.
+    file. raw: the bytes of the file that they lie in, if it may grow (`may_grow`).
     """
 
     content: list[bytes] | pa.RecordBatch
@@ -66,6 +67,7 @@ class Block:
     sizes: np.ndarray
     blank: np.ndarray
     unfinished: tuple[int, bytes] | None = None
+    raw: memoryview = NOTHING
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -75,7 +77,9 @@ class Block:
         starts, ids, sizes, blank = (
             array[low:high] for array in (self.starts, self.ids, self.sizes, self.blank)
         )
-        return Block(self.content[low:high], starts, ids, sizes, blank)
+        end = self.starts[high] - self.starts[0] if high < len(self) else None
+        raw = self.raw[self.starts[low] - self.starts[0] : end]
+        return Block(self.content[low:high], starts, ids, sizes, blank, raw=raw)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -105,8 +109,13 @@ def kind_of(path: Source) -> Kind | None:
 
 
 def is_plain(path: Source) -> bool:
-    """Whether a JSONL file is uncompressed, by its name; such a file may grow in place."""
+    """Whether a JSONL file is uncompressed, by its name."""
     return path.suffix.lower() not in CODECS
+
+
+def may_grow(path: Source) -> bool:
+    """Whether a file is JSONL to which others may append in place: plain, and on this machine."""
+    return isinstance(path, Path) and path.suffix.lower() not in (*CODECS, *PARQUET_SUFFIXES)
 
 
 def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -> Iterator[Block]:
@@ -120,7 +129,7 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
         InputError: the file cannot be read, its compressed data is damaged, truncated or of another codec than its
             name says, or a line is too long.
     """
-    plain, at, number = is_plain(path), first, 0
+    plain, grows, at, number = is_plain(path), may_grow(path), first, 0
     with readable(path, lambda: f"byte {at:,}" if first else f"line {number:,}"), open_source(path) as raw:
         if not plain and not raw.read(1):
             raise EOFError("it is empty")
@@ -130,8 +139,7 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
             data += source.readline(limit + 1)
             *lines, last = data.split(b"\n")
             end, unfinished = at + len(data), None
-            # Nobody appends to a compressed file or a file at a URL in place, so its last line is complete.
-            grows = plain and isinstance(path, Path)
+            # Else the last line is complete.
             if grows and _is_incomplete(last if at or lines else last.removeprefix(_BOM)):
                 unfinished = (end - len(last), last[:SHOWN_BYTES])
             elif last:
@@ -144,7 +152,8 @@ def read_lines(path: Source, limit: int = MAX_RECORD_BYTES, *, first: int = 0) -
                         f"more than {limit:,} bytes, too many for a record{f'; it is {looks}' if looks else ''}: "
                         f"correct the file, or leave it out of input.paths"
                     )
-            block = _line_block(lines, at, unfinished)
+            held = memoryview(data)[: unfinished[0] - at if unfinished else None] if grows else NOTHING
+            block = _line_block(lines, at, unfinished, held)
             yield block
             at, number = end, number + len(block)
 
@@ -176,16 +185,16 @@ def _is_incomplete(line: bytes) -> bool:
     return False
 
 
-def _line_block(lines: list[bytes], at: int, unfinished: tuple[int, bytes] | None) -> Block:
+def _line_block(lines: list[bytes], at: int, unfinished: tuple[int, bytes] | None, raw: memoryview) -> Block:
     """Lines without LF as a block. at: offset of the first one."""
-    raw = np.fromiter(map(len, lines), np.int64, len(lines))
+    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
     lines = [line.removesuffix(b"\r") for line in lines]
     if lines and not at:
         lines[0] = lines[0].removeprefix(_BOM)
     ids = words(hash_all(lines))
     sizes = np.fromiter(map(len, lines), np.int64, len(lines))
     blank = np.fromiter((not line or line.isspace() for line in lines), bool, len(lines))
-    return Block(lines, at + np.cumsum(raw + 1) - raw - 1, ids, sizes, blank, unfinished)
+    return Block(lines, at + np.cumsum(lengths + 1) - lengths - 1, ids, sizes, blank, unfinished, raw)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ class Fragment:
     rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
     records, lines with their ends; text_bytes: of their texts. hashes: sum of the record hashes (`corpus.multiset`).
     digest: a hash of the records' ids in order. shape: `Shape.key` of the input. file, offset: where its first line
-    begins. primary: its end is cut by content, and not because it is full or the input ends. picks: rows, int64
+    begins. primary: its end is cut by content, and not because it is full or the input ends. raw: a hash of the bytes
+    in the files from there to the next fragment; "" if they cannot grow in place. picks: rows, int64
     (rows,), if it stands for some of a fragment's records only.
     """
 
@@ -41,6 +42,7 @@ class Fragment:
     file: int = 0
     offset: int = 0
     primary: bool = False
+    raw: str = ""
     picks: np.ndarray | None = field(default=None, compare=False)
 
     def pick(self, rows: np.ndarray) -> Fragment:

@@ -22,7 +22,7 @@ from dagster_divorder.corpus import cut as cut_module
 from dagster_divorder.corpus import ingest as ingest_module
 from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found, find_files
-from dagster_divorder.corpus.ingest import Ingested, Range, Reading, ingest, read_range
+from dagster_divorder.corpus.ingest import Ingested, Range, Reading, ingest, line_before, read_range
 from dagster_divorder.corpus.inputs import read_lines, read_schema
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE
 from dagster_divorder.store.fragments import Fragments
@@ -170,7 +170,11 @@ def edited(files: dict[Path, list[bytes]], what: str, at: int, value: int) -> di
 
 @settings(deadline=None, max_examples=examples(80))
 @given(
-    corpus=corpora, history=edits, ranges=st.integers(40, 4000), large=st.sampled_from([150, 500, 1 << 24])
+    corpus=corpora,
+    history=edits,
+    ranges=st.integers(40, 4000),
+    large=st.sampled_from([150, 500, 1 << 24]),
+    trusted=st.booleans(),
 )
 def test_after_any_history_the_view_is_that_of_a_fresh_store(
     tmp_path_factory: pytest.TempPathFactory,
@@ -178,13 +182,15 @@ def test_after_any_history_the_view_is_that_of_a_fresh_store(
     history: list[tuple[str, int, int]],
     ranges: int,
     large: int,
+    trusted: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     store = LocalStore(tmp_path_factory.mktemp("store")).open()
     before: View | None = None
     files = dict(zip(write(folder, corpus), corpus, strict=True))
-    # Files of tests are young; here their times can be trusted, since every write changes their size or times.
-    with patch.multiple(ingest_module, SETTLED_NS=-(1 << 62), FILE_BYTES=large):
+    # Files of tests are young, so their bytes decide. Their times can be trusted too: every write changes them.
+    settled = -(1 << 62) if trusted else 1 << 62
+    with patch.multiple(ingest_module, SETTLED_NS=settled, FILE_BYTES=large):
         for what, at, value in [("touch", 0, 0), *history]:
             files = edited(files, what, at, value)
             for path, lines in files.items():
@@ -262,6 +268,24 @@ def test_an_edit_whose_times_were_restored_is_seen(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b'"7"', b'"8"'))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert stored(store, read(store, folder, before=before.view)).count(line(8)) == 2
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_file_that_has_grown_is_parsed_from_its_last_cut_on(tmp_path: Path, end: bytes) -> None:
+    store, path = LocalStore(tmp_path / "store").open(), tmp_path / "a.jsonl"
+    before: View | None = None
+    for number in range(40):
+        with path.open("ab") as file:
+            # The last line of the run before may go on.
+            file.write((b" \n" if number else b"") + line(number) + b"\n" + line(-number) + end)
+        with patch.object(ingest_module, "read_lines", wraps=read_lines) as opened:
+            result = read(store, path, before=before)
+        fresh = read(LocalStore(tmp_path / f"fresh{number}").open(), path)
+        assert described(result.view.pieces) == described(fresh.view.pieces)
+        cuts = [0, *(b.offset for a, b in pairwise(before.pieces if before else ()) if a.primary)]
+        assert opened.call_args.kwargs["first"] == (line_before(path, cuts[-1]) if cuts[-1] else 0)
+        before = result.view
+    assert len(cuts) > 5
 
 
 def test_what_was_deleted_of_an_unchanged_file_is_read_again(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """raw_docs: the input's records in fragments, and the view of them. Every other stage reads it.
 
-Files whose size and times are as they were are not read. All else is read and hashed; only records of fragments that
-are not stored under this key are parsed and stored (corpus/ingest.py).
+Files whose size and times are as they were are not read. Of a JSONL file that has grown, what still has the bytes that
+it had is only hashed. All else is cut; only records of fragments that are not stored under this key are parsed and
+stored (corpus/ingest.py).
 """
 
 from __future__ import annotations
