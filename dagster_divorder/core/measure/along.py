@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dagster_divorder.core.distinct import distinct_values
+
 SAMPLED = 1_000
 """Tokens of a slice whose quantiles are taken."""
 
@@ -55,7 +57,7 @@ def cluster_mix(tokens: ArrayLike, codes: ArrayLike, n_values: int, columns: int
     """
     ends = np.cumsum(np.asarray(tokens, np.int64) * columns)
     total = int(ends[-1]) // columns if len(ends) else 0
-    cuts = np.union1d(ends, np.arange(1, columns + 1) * total)
+    cuts = distinct_values(np.append(ends, np.arange(1, columns + 1) * total))
     sizes = np.diff(cuts, prepend=0)
     starts, sizes = (cuts - sizes)[sizes > 0], sizes[sizes > 0]
     run, column = np.searchsorted(ends, starts, side="right"), starts // max(total, 1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.measure import (
     Measures,
     average,
@@ -103,7 +104,7 @@ class Trained:
             self.epochs,
             batch=batch,
             sequence_length=self.packed.sequence_length,
-            documents=len(np.unique(self.packed.document)),
+            documents=len(distinct_values(self.packed.document)),
             stretch=self.stretch,
         )
 

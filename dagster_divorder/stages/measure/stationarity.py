@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import (
     Feature,
@@ -122,7 +123,7 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
         clusters = None
         if chosen and not unseen:
             # Clusters with another seed and another number.
-            rows = record_of[np.unique(sample.document)]
+            rows = record_of[distinct_values(sample.document)]
             k = min(2 * run.receipt("centroids").facts["k"], OTHER_CLUSTERS)
             count = min(len(rows), max(4 * k, min(FIT_ROWS, FIT_NUMBERS // space.dims(run.view))))
             rows = rows[np.random.default_rng(settings.seed).choice(len(rows), count, replace=False)]

@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.sections import section_seed
 from dagster_divorder.core.order.traits import Traits
@@ -84,7 +85,7 @@ def _pack_documents(run: Run) -> Made:
         "sequence_length": run.settings.sequence.length,
         "frozen_sequences": facts["frozen_sequences"],
         "last_sequence_tokens": int(packed.tokens[-1]) if len(packed) else 0,
-        "records": len(np.unique(stream.record_of[packed.document])),
+        "records": len(distinct_values(stream.record_of[packed.document])),
         **packing_report(packed, traits.codes["cluster"]),
     }
     counts, wholly = documents.left_out()
