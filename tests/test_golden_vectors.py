@@ -47,7 +47,7 @@ def clustered() -> dict[str, Any]:
     fit = cluster.fit(vectors, GROUPS, seed=3)
     labels, distances = cluster.assign(vectors, fit)
     return {
-        "sizes": fit.sizes.tolist(),
+        "sizes": np.bincount(labels).tolist(),
         "centroids": signature(fit.centroids),
         "mean distance": fit.mean_distance,
         "labels": signature(labels),

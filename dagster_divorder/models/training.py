@@ -63,15 +63,16 @@ class Heldout(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """One training. classes: int64 (V,), the class of each token id. class_count: number of classes."""
+    """What trainings share. classes: int64 (V,), the class of each token id."""
 
     classes: NDArray[np.int64]
-    class_count: int
-    seed: int
     batch: int
     device: str
     heldout: Heldout
-    learning_rate: float
+
+    @property
+    def class_count(self) -> int:
+        return int(self.classes.max()) + 1
 
 
 def make_model(class_count: int, length: int, seed: int) -> torch.nn.Module:
@@ -97,21 +98,25 @@ def make_model(class_count: int, length: int, seed: int) -> torch.nn.Module:
     return made
 
 
-def token_classes(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """(class of each token id, int64 (V,); number of classes). counts: int64 (V,), how often each id occurs in
-    training. Each id is a class if VOCABULARY has room for all; otherwise the most frequent ids fill three quarters of
-    it, and the others share the last quarter.
+def token_classes(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The class of each token id, int64 (V,). counts: int64 (V,), how often each id occurs in training. Each id is a
+    class if VOCABULARY has room for all; otherwise the most frequent ids fill three quarters of it, and the others
+    share the last quarter.
     """
     rank = np.empty(len(counts), np.int64)
     rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
     if len(counts) > VOCABULARY:
         frequent = VOCABULARY - VOCABULARY // 4
         rank = np.where(rank < frequent, rank, frequent + (rank - frequent) % (VOCABULARY - frequent))
-    return rank, min(VOCABULARY, len(counts))
+    return rank
 
 
 def train(
-    task: Task, rows: Mapping[str, np.ndarray], advance: Callable[[int], object] = lambda tokens: None
+    task: Task,
+    rows: Mapping[str, np.ndarray],
+    seed: int,
+    learning_rate: float,
+    advance: Callable[[int], object] = lambda tokens: None,
 ) -> Trained:
     """Trains on sequences in an order; ends where a loss is not finite.
 
@@ -136,12 +141,12 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     with torch_threads(1), quiet():
-        model = make_model(task.class_count, length, task.seed).to(task.device).train()
+        model = make_model(task.class_count, length, seed).to(task.device).train()
         weights = dict(model.named_parameters())
         optimiser = torch.optim.AdamW(weights.values(), betas=BETAS, weight_decay=WEIGHT_DECAY)
         for step, chosen in enumerate(batches):
             for group in optimiser.param_groups:
-                group["lr"] = task.learning_rate * rate(step, steps)
+                group["lr"] = learning_rate * rate(step, steps)
             optimiser.zero_grad()
             loss = 0.0
             classes = torch.from_numpy(task.classes[rows["ids"][chosen]]).to(task.device)

@@ -126,11 +126,12 @@ class Settings(Checked):
         """The options of a strategy, with defaults."""
         return dict(self.strategy(name).options)
 
-    def order_arguments(self, name: str) -> dict[str, Any]:
-        """The arguments of `core.order.order` for a strategy that do not depend on the items."""
+    def order_arguments(self, name: str, seed: int | None = None) -> dict[str, Any]:
+        """The arguments of `core.order.order` for a strategy that do not depend on the items. seed: by default
+        `seed`."""
         return {
             "strategy": name,
-            "seed": self.seed,
+            "seed": self.seed if seed is None else seed,
             "batch": self.sequence.batch,
             **self.strategy_options(name),
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from dagster_divorder.core.evidence.training_evidence import Trained
 from dagster_divorder.models import training
 from dagster_divorder.models.training import (
     MATRICES,
@@ -23,7 +23,6 @@ from dagster_divorder.models.training import (
     rate,
     stable_rank,
     token_classes,
-    train,
 )
 
 LENGTH, BATCH, VOCABULARY = 12, 4, 50
@@ -47,28 +46,26 @@ def texts(**sources: tuple[int, ...]) -> Heldout:
     return Heldout(list(sources), source, ids, lengths, np.ones(len(ids), bool))
 
 
-def task(**changes: Any) -> Task:
-    made = Task(
-        classes=np.arange(VOCABULARY),
-        class_count=VOCABULARY,
-        seed=1,
-        batch=BATCH,
-        learning_rate=3e-3,
-        device="cpu",
-        heldout=texts(),
-    )
-    return replace(made, **changes)
+def train(
+    rows: dict[str, np.ndarray],
+    seed: int = 1,
+    rate: float = 3e-3,
+    heldout: Heldout | None = None,
+    **more: Any,
+) -> Trained:
+    task = Task(classes=np.arange(VOCABULARY), batch=BATCH, device="cpu", heldout=heldout or texts())
+    return training.train(task, rows, seed, rate, **more)
 
 
-def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], list[float]]:
+def plain_losses(arrays: dict[str, np.ndarray]) -> tuple[list[float], list[float]]:
     """Losses and gradient norms of a loop without anything beside it."""
-    model = make_model(of.class_count, LENGTH, of.seed)
+    model = make_model(VOCABULARY, LENGTH, 1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.95), weight_decay=0.1)
     ids = torch.from_numpy(arrays["ids"][arrays["epochs"].ravel()].astype(np.int64))
-    steps = len(ids) // of.batch
+    steps = len(ids) // BATCH
     losses, norms = [], []
-    for step, batch in enumerate(ids.split(of.batch)):
-        optimiser.param_groups[0]["lr"] = of.learning_rate * rate(step, steps)
+    for step, batch in enumerate(ids.split(BATCH)):
+        optimiser.param_groups[0]["lr"] = 3e-3 * rate(step, steps)
         scores = model(input_ids=batch[:, :-1]).logits
         loss = cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
         optimiser.zero_grad()
@@ -81,24 +78,23 @@ def plain_losses(arrays: dict[str, np.ndarray], of: Task) -> tuple[list[float], 
 
 @pytest.mark.slow
 def test_it_is_a_plain_loop_over_consecutive_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays, of = data(24, epochs=2), task()
-    found = train(of, arrays)
-    losses, norms = plain_losses(arrays, of)
+    arrays = data(24, epochs=2)
+    found = train(arrays)
+    losses, norms = plain_losses(arrays)
     np.testing.assert_allclose(found.losses, losses, rtol=2e-4)
     np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
     # Micro-batches change last digits alone.
     monkeypatch.setattr(training, "LOGITS", LENGTH * VOCABULARY)
-    np.testing.assert_allclose(train(of, arrays).losses, losses, rtol=2e-4)
+    np.testing.assert_allclose(train(arrays).losses, losses, rtol=2e-4)
 
 
 def test_the_same_training_gives_the_same_bytes_and_tokens_are_counted() -> None:
     arrays, heard = data(16), []
-    of = task(heldout=texts(a=(LENGTH, 3)))
-    found, again = (train(of, arrays, heard.append) for _ in range(2))
+    found, again = (train(arrays, heldout=texts(a=(LENGTH, 3)), advance=heard.append) for _ in range(2))
     for name, array in found._asdict().items():
         assert np.array_equal(array, getattr(again, name)), name
     assert sum(heard) == 2 * arrays["ids"].size
-    assert not np.array_equal(found.losses, train(task(seed=2), arrays).losses)
+    assert not np.array_equal(found.losses, train(arrays, seed=2).losses)
 
 
 def test_what_does_not_count_is_not_learnt() -> None:
@@ -106,13 +102,13 @@ def test_what_does_not_count_is_not_learnt() -> None:
     arrays["counts"][:, LENGTH // 2 :] = False
     other = {**arrays, "ids": arrays["ids"].copy()}
     other["ids"][:, LENGTH // 2 :] = 0
-    found, same = (train(task(), one) for one in (arrays, other))
+    found, same = (train(one) for one in (arrays, other))
     np.testing.assert_array_equal(found.losses, same.losses)
 
 
 def test_held_out_texts_are_read_alone_after_each_epoch() -> None:
     read = texts(a=(LENGTH, 5, LENGTH + 4), b=(0,), c=(7,))
-    found = train(task(learning_rate=1e-9, heldout=read), data(8, epochs=2))
+    found = train(data(8, epochs=2), rate=1e-9, heldout=read)
     # So slow a training leaves the model as it was.
     model, losses = make_model(VOCABULARY, LENGTH, 1), []
     windows = (slice(0, 12), slice(12, 17), slice(17, 29), slice(28, 33), slice(33, 40))
@@ -144,13 +140,13 @@ def test_stable_ranks() -> None:
     # Every matrix but the embedding.
     named = [name for name, weight in model.named_parameters() if weight.ndim == 2]
     assert sorted(named) == sorted([*MATRICES, "model.embed_tokens.weight"])
-    ranks = train(task(), data(16)).ranks
+    ranks = train(data(16)).ranks
     assert ranks.shape == (2, len(MATRICES))
     assert (ranks >= 1 - 1e-6).all()
 
 
 def test_a_loss_that_is_no_number_ends_the_training_at_its_step() -> None:
-    found = train(task(learning_rate=1e12), data(80))
+    found = train(data(80), rate=1e12)
     failed = int(np.argmin(np.isfinite(found.losses)))
     assert 0 < failed < 20
     assert np.isnan(found.losses[failed:]).all() and np.isnan(found.ranks).all()
@@ -159,9 +155,8 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step() -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4000))
 def test_frequent_tokens_have_a_class_of_their_own(counts: list[int]) -> None:
     room = training.VOCABULARY
-    classes, number = token_classes(np.array(counts))
-    assert number == min(room, len(counts))
-    assert classes.min() >= 0 and classes.max() < number
+    classes, number = token_classes(np.array(counts)), min(room, len(counts))
+    assert classes.min() >= 0 and classes.max() == number - 1
     sizes = np.bincount(classes, minlength=number)
     own = number if len(counts) <= room else room - room // 4
     assert (sizes[:own] == 1).all()

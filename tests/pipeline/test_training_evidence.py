@@ -230,9 +230,9 @@ def test_a_training_that_fails_is_named_and_the_others_go_on(
 ) -> None:
     train = training.train
 
-    def failing(task: Any, *given: Any) -> Trained:
-        trained = train(task, *given)
-        return trained if task.learning_rate < 1 else Trained(*(np.nan * of for of in trained))
+    def failing(task: Any, rows: Any, seed: int, rate: float, *more: Any) -> Trained:
+        trained = train(task, rows, seed, rate, *more)
+        return trained if rate < 1 else Trained(*(np.nan * of for of in trained))
 
     monkeypatch.setattr(training, "train", failing)
     summary = stage.load_evidence(ran(settings({"learning_rates": (3e-3, 10.0)})))

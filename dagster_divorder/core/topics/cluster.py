@@ -11,7 +11,7 @@ Sources: Dhillon and Modha 2001 (spherical k-means); Johnson, Douze and Jegou 20
 local optimum.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +38,11 @@ factor, and also by twice its standard error."""
 class ClusterFit:
     """A clustering, largest cluster first.
 
-    centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1.
-    sizes, int64 (K,), and mean_distance: of the sample.
+    centre: float32 (D,), zero if not centred. centroids: float32 (K, D), of length 1. mean_distance: of the sample.
     """
 
     centre: NDArray[np.float32]
     centroids: NDArray[np.float32]
-    sizes: NDArray[np.int64]
     mean_distance: float
 
 
@@ -111,17 +109,13 @@ def fit(
             kmeans.train(points)
         centroids = kmeans.centroids
 
-    fitted = ClusterFit(centre=middle, centroids=centroids, sizes=np.zeros(0, np.int64), mean_distance=0.0)
-    labels, distances = assign(sample, fitted)
+    labels, distances = assign(sample, ClusterFit(centre=middle, centroids=centroids, mean_distance=0.0))
     # Vectors without a direction belong to the largest cluster, so they must not decide which cluster that is.
     sizes = np.bincount(labels[directed], minlength=len(centroids))
     order = np.argsort(-sizes, kind="stable")[: max(1, np.count_nonzero(sizes))]
-    sizes = sizes[order]
-    sizes[0] += len(sample) - sizes.sum()
-    return replace(
-        fitted,
+    return ClusterFit(
+        centre=middle,
         centroids=np.ascontiguousarray(centroids[order]),
-        sizes=sizes,
         mean_distance=float(distances.mean(dtype=np.float64)),
     )
 

@@ -15,13 +15,13 @@ from dagster_divorder.core.measure import Feature, stationarity
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
 from dagster_divorder.core.measure.stationarity import sampled_places
 from dagster_divorder.core.order import order
-from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Made, Table, WholeCorpus
 from dagster_divorder.stages.measure.diversity_metrics import Trained
 from dagster_divorder.stages.mix.repeats import load_stream, run_counter
+from dagster_divorder.stages.order.greedy_order import order_documents
 from dagster_divorder.stages.order.sequence_order import sequence_items, vector_sums
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.view.measures import SHARE_OF_CLUSTER, TV_OF_CLUSTER, drift_columns, summary_row
@@ -41,15 +41,13 @@ def _compare_strategies(run: Run) -> Made:
     Values are None if the corpus is smaller than a batch."""
     settings, stream = run.settings, load_stream(run)
     traits, weights = stream.traits, settings.order.traits
-    codes = {name: traits.codes[name] for name in sorted(weights, key=lambda trait: trait != "cluster")}
     documents = dict.fromkeys([*DOCUMENTS, settings.order.strategy])
     sequences = dict.fromkeys([*SEQUENCES, settings.sequence.strategy])
     rows: list[dict[str, Any]] = []
     count, pairs = run_counter(run, stream.record_of), len(documents) * len(sequences)
     with run.progress("comparing strategies", pairs, "pairs") as advance:
         for of_documents in documents:
-            items = document_items(traits.counted, codes, weights, lengths=traits.tokens)
-            laid = order(items, **settings.order_arguments(of_documents))
+            laid = order_documents((traits, settings.seed), settings, of_documents)
             packed = pack(
                 Pieces(laid, np.zeros_like(laid), traits.tokens[laid]),
                 method="concat" if settings.packing.packs else "none",

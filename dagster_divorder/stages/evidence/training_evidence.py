@@ -36,7 +36,6 @@ from dagster_divorder.core.evidence.training_evidence import (
     with_interval,
 )
 from dagster_divorder.core.order import order as make_order
-from dagster_divorder.core.order.items import document_items
 from dagster_divorder.core.packing import PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.coordinates import with_coordinates
 from dagster_divorder.engine.local import KEEP_MEMORY, worker_number
@@ -49,6 +48,7 @@ from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_o
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
+from dagster_divorder.stages.order.greedy_order import order_documents
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items, vector_sums
 from dagster_divorder.stages.output.exports import end_of_text, stored_tokens
@@ -183,7 +183,7 @@ def _train(store: Store, folder: str, task: Task, item: tuple[_Training, bytes],
 
         torch.cuda.set_device(worker_number())
     each, arrays = item
-    trained = train(replace(task, seed=each.seed, learning_rate=each.rate), unpack(arrays), advance)
+    trained = train(task, unpack(arrays), each.seed, each.rate, advance)
     store.put_hashed(folder, each.name, pack_arrays(trained._asdict()), "safetensors")
 
 
@@ -275,23 +275,16 @@ class Sequences:
             return plan, np.stack([read[epoch % len(read)] for epoch in range(EPOCHS)])
         items = sequence_items(self.run, self.stream, plan)
         items = with_coordinates(items, plan, vector_sums(self.run, plan))
-        arguments = {**settings.order_arguments(order.sequences), "seed": settings.seed + seed}
+        arguments = settings.order_arguments(order.sequences, settings.seed + seed)
         return plan, np.tile(make_order(items, **arguments)[:rows], (EPOCHS, 1))
 
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
         sequence."""
-        settings, codes = self.run.settings, self.stream.traits.codes
-        pieces, draw = _whole_pieces(self.plan), settings.seed + seed
-        # Strategies of one label take the first trait, the cluster.
-        names = sorted(settings.order.traits, key=lambda trait: trait != "cluster")
-        items = document_items(
-            run_counter(self.run, self.stream.record_of)(pieces),
-            {name: codes[name][pieces.document] for name in names},
-            settings.order.traits,
-            lengths=pieces.length,
-        )
-        order = make_order(items, **{**settings.order_arguments(documents), "seed": draw})
+        settings, pieces = self.run.settings, _whole_pieces(self.plan)
+        counted, draw = run_counter(self.run, self.stream.record_of)(pieces), settings.seed + seed
+        traits = replace(self.stream.traits.take(pieces.document), tokens=pieces.length, counted=counted)
+        order = order_documents((traits, draw), settings, documents)
         own = settings.packing.method
         method = own if own == "none" or (settings.has_chats and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
@@ -309,7 +302,7 @@ def _whole_pieces(plan: PackedSequences) -> Pieces:
 
 
 def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
-    """What all trainings share; their seed and learning rate are set for each. notes: gets what people should know.
+    """What all trainings share. notes: gets what people should know.
 
     Raises:
         InputError: no document is held out.
@@ -322,12 +315,9 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     if run.settings.has_chats:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
-    classes, class_count = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
+    classes = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
     return Task(
         classes=classes,
-        class_count=class_count,
-        seed=0,
-        learning_rate=0.0,
         batch=sequences.batch,
         device=call_on_a_worker(run, find_device),
         heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length),
@@ -340,22 +330,19 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> Heldout:
     from dagster_divorder.models.tokenize import load_reference
     from dagster_divorder.models.training import Heldout
 
-    rows = heldout_table(run, load_heldout(run)).to_pylist()
-    if not rows:
+    table = heldout_table(run, load_heldout(run)).to_pydict()
+    if not table["text"]:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents"
         )
-    rows.sort(key=lambda row: row["source"] or "")
-    texts, base = [row["text"] or "" for row in rows], load_base_model(run)
+    base = load_base_model(run)
     if run.settings.has_chats:
-        spans = [[(span["first"], span["last"]) for span in row["trained"]] for row in rows]
-        ids, lengths, counts = encode_trained(texts, spans, load_reference(base.directory))
+        spans = [[(span["first"], span["last"]) for span in of] for of in table["trained"]]
+        ids, lengths, counts = encode_trained(table["text"], spans, load_reference(base.directory))
     else:
-        ids, lengths = base.encoder().encode(texts)
+        ids, lengths = base.encoder().encode(table["text"])
         counts = np.ones(len(ids), bool)
-    sources, first, source = np.unique(
-        [row["source"] or "" for row in rows], return_index=True, return_inverse=True
-    )
+    sources, first, source = np.unique(table["source"], return_index=True, return_inverse=True)
     ends = np.cumsum(lengths)
     kept = ends - (ends - lengths)[first][source] <= HELD_OUT_SHARE * tokens / len(sources)
     kept[first] = True

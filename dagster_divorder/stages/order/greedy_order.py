@@ -56,13 +56,14 @@ def _order_documents(run: Run) -> Made:
     traits = stream.traits
     run.progress.note(f"ordering {len(traits.tokens):,} documents ({settings.order.strategy})")
     made = make_sections(run, stream, frozen)
+    order_section = partial(order_documents, settings=settings, strategy=settings.order.strategy)
 
     def part(number: int) -> tuple[Traits, int]:
         inside = np.arange(*made.bounds[number : number + 2])
         whole = len(inside) == len(made.items)
         return made.traits if whole else made.traits.take(inside), section_seed(settings.seed, number)
 
-    orders = each_section(run, partial(_order_section, settings=settings), len(made.bounds) - 1, part)
+    orders = each_section(run, order_section, len(made.bounds) - 1, part)
     items = np.concatenate(
         [made.items[:0], *(made.items[begin:][of] for begin, of in zip(made.bounds, orders, strict=False))]
     )
@@ -79,7 +80,7 @@ def _order_documents(run: Run) -> Made:
         behind = items[~given[items]]
         given[behind] = True
         read = np.flatnonzero(~given)
-        read = read[_order_section((traits.take(read), settings.seed), settings)]
+        read = read[order_section((traits.take(read), settings.seed))]
         first = len(frozen.documents) + len(read)
         arrays["items"], arrays["order"] = items, np.concatenate([frozen.documents, read, behind])
         unpinned = np.append(0, np.cumsum(~np.isin(items, frozen.documents)))
@@ -104,15 +105,13 @@ def _order_documents(run: Run) -> Made:
     return Made(files, {"tokens": tokens}, figures)
 
 
-def _order_section(section: tuple[Traits, int], settings: Settings) -> np.ndarray:
-    """Order of documents by their traits, int64 (N,), from their seed; each trait is balanced in tokens and in
-    documents. Strategies that use one label take the first trait, the cluster."""
-    (traits, seed), chosen = section, settings.order
-    codes = {
-        trait: traits.codes[trait] for trait in sorted(chosen.traits, key=lambda trait: trait != "cluster")
-    }
-    items = document_items(traits.counted, codes, chosen.traits, lengths=traits.tokens)
-    return order(items, **{**settings.order_arguments(chosen.strategy), "seed": seed})
+def order_documents(section: tuple[Traits, int], settings: Settings, strategy: str) -> np.ndarray:
+    """Order of documents by the traits of `order.traits`, int64 (N,), from their seed; each trait is balanced in tokens
+    and in documents. Strategies that use one label take the first trait, the cluster."""
+    (traits, seed), weights = section, settings.order.traits
+    codes = {trait: traits.codes[trait] for trait in sorted(weights, key=lambda trait: trait != "cluster")}
+    items = document_items(traits.counted, codes, weights, lengths=traits.tokens)
+    return order(items, **settings.order_arguments(strategy, seed))
 
 
 def check_permutation(orders: np.ndarray, items: int, nouns: str, remedy: str) -> Finding:

@@ -155,7 +155,7 @@ def _order_sequences(run: Run) -> Made:
 def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
     """Orders of the sequences of a section, int64 (E, S)."""
     first = np.arange(sequences.items.counts.shape[0]) if sequences.given else None
-    arguments = {**settings.order_arguments(settings.sequence.strategy), "seed": sequences.seed}
+    arguments = settings.order_arguments(settings.sequence.strategy, sequences.seed)
     return epoch_orders(sequences.items, settings.sequence.epochs, first=first, **arguments)
 
 

@@ -10,12 +10,10 @@ Per document fragment: `labels` int32 (rows,), and `distances` float32 (rows,) t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 
 from dagster_divorder.core.sketch import SIZE, sketch
 from dagster_divorder.core.topics.cluster import DRIFT, ClusterFit, assign, fit, most_points
@@ -27,7 +25,6 @@ from dagster_divorder.stages.topics.cluster_names import load_named
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.space import Space
-from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment
 
@@ -38,7 +35,7 @@ SHOWN = 200
 MAX_SHARE, EVEN_TIMES, NEARLY_ALL = 0.5, 3, 0.95
 """Most documents of the largest cluster: the share MAX_SHARE; with few clusters EVEN_TIMES an even share, up to
 NEARLY_ALL."""
-ARRAYS, INFO = "centroids.safetensors", "clusters.json"
+ARRAYS = "centroids.safetensors"
 
 
 def asked_clusters(run: Run) -> int:
@@ -49,18 +46,13 @@ def asked_clusters(run: Run) -> int:
 def _fit_centroids(run: Run) -> Mapping[str, bytes]:
     k, space = asked_clusters(run), load_space(run)
     rows = fit_rows(run, "centroids", min(most_points(k), space.most_rows(run.view)))
-    fitted = asdict(fit(space.rows(run.view, rows), k, seed=run.settings.seed, centre=space.centre))
-    arrays = {name: fitted.pop(name) for name in ("centre", "centroids", "sizes")}
-    return {ARRAYS: pack(arrays), INFO: orjson.dumps({"asked": k, **fitted})}
+    fitted = fit(space.rows(run.view, rows), k, seed=run.settings.seed, centre=space.centre)
+    return {ARRAYS: pack({name: np.asarray(value) for name, value in vars(fitted).items()})}
 
 
 def _clusters(files: Mapping[str, bytes]) -> ClusterFit:
-    return ClusterFit(**unpack(files[ARRAYS]), mean_distance=orjson.loads(files[INFO])["mean_distance"])
-
-
-def load_clusters(run: Run) -> ClusterFit:
-    """The current clusters."""
-    return _clusters(run.fit("centroids"))
+    arrays: dict[str, Any] = unpack(files[ARRAYS])
+    return ClusterFit(**arrays | {"mean_distance": arrays["mean_distance"].item()})
 
 
 def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
@@ -84,28 +76,9 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     return f"new documents lie {mean:.3f} from their centroids, documents of the fit {clusters.mean_distance:.3f}"
 
 
-def _centroids_facts(run: Run, fitted: Fitted) -> dict[str, Any]:
-    return {"k": len(_clusters(fitted.files).centroids), **orjson.loads(fitted.files[INFO])}
-
-
 def assign_documents(space: Space, clusters: ClusterFit, fragment: Fragment) -> dict[str, np.ndarray]:
     labels, distances = assign(space.read(fragment), clusters)
     return {"labels": labels, "distances": distances}
-
-
-def _clusters_figures(run: Run, files: StageFiles) -> dict[str, Any]:
-    distances = files.column(run.view.fragments, "distances")
-    return {"mean_distance": float(distances.mean(dtype=np.float64))}
-
-
-def _clusters_figures_now(run: Run) -> dict[str, Any]:
-    centroids = run.receipt("centroids")
-    return {
-        "k": centroids.facts["k"],
-        "fitted": centroids.figures["fitted"],
-        "asked": centroids.facts["asked"],
-        "vectors": chosen_vectors(run).stage,
-    }
 
 
 def cluster_sizes(run: Run) -> np.ndarray:
@@ -153,7 +126,7 @@ def _clusters_not_degenerate(run: Run) -> Finding:
 
 CENTROIDS = PinnedFit(
     name="centroids",
-    version=5,
+    version=6,
     asset=False,
     description="Centroids of the clusters.",
     reads=lambda settings: (
@@ -174,7 +147,10 @@ CENTROIDS = PinnedFit(
     refit="clusters",
     drift=_centroids_drift,
     tentative="new documents lie too far from the centroids",
-    facts=_centroids_facts,
+    facts=lambda run, fitted: {
+        "k": len(_clusters(fitted.files).centroids),
+        "asked": asked_clusters(run),
+    },
 )
 
 CLUSTERS = PerDocument(
@@ -189,9 +165,15 @@ CLUSTERS = PerDocument(
     },
     then=("cluster_names",),
     doing="assigning to clusters",
-    compute=lambda run: partial(assign_documents, load_space(run).listed(), load_clusters(run)),
-    figures=_clusters_figures,
-    figures_now=_clusters_figures_now,
+    compute=lambda run: partial(assign_documents, load_space(run).listed(), _clusters(run.fit("centroids"))),
+    figures=lambda run, files: {
+        "mean_distance": float(files.column(run.view.fragments, "distances").mean(dtype=np.float64))
+    },
+    figures_now=lambda run: {
+        **{name: run.receipt("centroids").facts[name] for name in ("k", "asked")},
+        "fitted": run.receipt("centroids").figures["fitted"],
+        "vectors": chosen_vectors(run).stage,
+    },
     show=_show_clusters,
     checks=(
         Check(
