@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -16,7 +17,7 @@ from dagster_divorder.corpus.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import Content
+from dagster_divorder.store.ids import Content, hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 from dagster_divorder.store.view import Fragment, View, offsets, spans
 from dagster_divorder.write.permute import Permutation, Values
@@ -55,10 +56,12 @@ def _read_lines(records: Records, fragment: Fragment) -> np.ndarray:
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
     """Writes consecutive arrays of records to a file. With a `schema` the file is Parquet and carries its metadata.
-    Otherwise rows of Parquet input (`from_rows`) become JSON lines, and lines with their line feeds stay unchanged."""
+    Otherwise rows of Parquet input (`from_rows`) become JSON lines, and lines with their line feeds stay unchanged.
+    begins: a file of lines, and how many of its bytes come first."""
 
     from_rows: bool
     schema: pa.Schema | None
+    begins: tuple[Path, int] | None = None
 
     def __call__(self, parts: Iterator[Values], file: IO[bytes]) -> None:
         """
@@ -68,11 +71,30 @@ class WriteRecords:
         if self.schema:
             _write_parquet(parts, file, self.schema)
             return
+        if self.begins:
+            path, size = self.begins
+            with open(path, "rb") as earlier:
+                while size and (data := earlier.read(min(size, BLOCK_BYTES))):
+                    size -= file.write(data)
         for records in parts:
             lines = (
                 b"".join([line + b"\n" for line in json_lines(records)]) if self.from_rows else records.data
             )
             file.write(lines)
+
+
+def common_lines(path: Path, ids: np.ndarray) -> tuple[int, int]:
+    """The lines at the beginning of a file that have these record ids, uint64 (n, 2), in order: their number, and their
+    bytes."""
+    count = size = 0
+    with open(path, "rb") as file:
+        while lines := file.readlines(BLOCK_BYTES):
+            hashes, wanted = words(hash_all([line[:-1] for line in lines])), ids[count : count + len(lines)]
+            same = int(np.append((hashes[: len(wanted)] == wanted).all(axis=1), False).argmin())
+            count, size = count + same, size + sum(map(len, lines[:same]))
+            if same < len(lines):
+                break
+    return count, size
 
 
 def _write_parquet(parts: Iterator[pa.Array], file: IO[bytes], schema: pa.Schema) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +21,12 @@ from hypothesis import strategies as st
 
 from dagster_divorder.engine.local import LocalEngine
 from dagster_divorder.engine.progress import Silent
+from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.write import permute as permute_module
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.permute import Permutation, Shard, permute
-from dagster_divorder.write.records import LINE, WriteRecords
+from dagster_divorder.write.records import LINE, WriteRecords, common_lines
 from tests.conftest import examples
 
 LINES = WriteRecords(from_rows=False, schema=None)
@@ -172,3 +174,24 @@ def test_reordered_list_views_of_nulls_are_written_in_parts() -> None:
     reordered, file = rows.take(pa.array(range(19, -1, -1))), io.BytesIO()
     WriteRecords(True, pa.schema(list(rows.type)))(iter([reordered[:7], reordered[7:]]), file)
     assert pq.read_table(file)["views"].to_pylist() == [[None]] * 20
+
+
+@pytest.mark.parametrize(
+    ("held", "count"),
+    [
+        (b"a\nbb\n\nc\n", 4),
+        (b"a\nbb\n\nc\nmore\n", 4),
+        (b"a\nbb\n", 2),
+        (b"a\nbx\n\nc\n", 1),
+        (b"a\nbb", 1),
+        (b"", 0),
+    ],
+)
+def test_a_file_goes_on_behind_its_lines_that_stay(tmp_path: Path, held: bytes, count: int) -> None:
+    path, lines, file = tmp_path / "lines", [b"a", b"bb", b"", b"c"], io.BytesIO()
+    path.write_bytes(held)
+    same, size = common_lines(path, words(hash_all(lines)))
+    assert same == count
+    rest = np.frombuffer(b"".join(line + b"\n" for line in lines[same:]), LINE)
+    replace(LINES, begins=(path, size))(iter([rest]), file)
+    assert file.getvalue() == b"a\nbb\n\nc\n"

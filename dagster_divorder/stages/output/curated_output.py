@@ -12,6 +12,7 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -67,7 +68,7 @@ from dagster_divorder.write.permute import (
     shard_limits,
     stage_extended,
 )
-from dagster_divorder.write.records import WriteRecords, permuted_records, stored, written
+from dagster_divorder.write.records import WriteRecords, common_lines, permuted_records, stored, written
 
 META_VERSION = 3
 MEMORY_BYTES = 256 << 20
@@ -198,8 +199,14 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
         return content_hash(CURATED_OUTPUT.version, form, hashed)
 
     def stage(files: Mapping[str, Shard]) -> None:
+        name, (before, end, _) = next(iter(files.items()))
+        if name in output.published and output.here.place == output.path and kind == "jsonl":
+            # The published file goes on.
+            published = output.here.source(name)
+            count, size = common_lines(published, ids.take(rows[before:end], axis=0))
+            before += count
+            files = {**files, name: Shard(before, end, replace(write, begins=(published, size)))}
         # Rows are added at the end, so rows of files that are not written again lie before the others.
-        before = min(file.first for file in files.values())
         missing = permutation.within(slice(before, None))
         permute(
             missing,
