@@ -17,7 +17,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
-from dagster_divorder.stages.mix.repeats import load_times
+from dagster_divorder.stages.mix.repeats import load_plan
 from dagster_divorder.view.answer import as_text
 from tests.conftest import topic_records
 
@@ -99,7 +99,7 @@ def counted(settings: Settings) -> dict[str, int]:
     selected = results.selection.selected if settings.selects else documents.id.notna()
     number["not selected"] = take({at for at in range(RECORDS) if not selected[at]})
     number["cut"] = take({at for at, name in enumerate(documents.id) if name in settings.order.cut})
-    times = load_times(open_run(settings)) if settings.repeats else np.ones(RECORDS)
+    times = load_plan(open_run(settings))["times"] if settings.repeats else np.ones(RECORDS)
     number["left out of the mix"] = take(set(np.flatnonzero(times == 0).tolist()))
     return {**number, "in no sequence": len(rest), "rejected": REJECTED}
 

@@ -30,7 +30,7 @@ from dagster_divorder.stages.mix import heldout
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.heldout import heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
-from dagster_divorder.stages.mix.repeats import load_times
+from dagster_divorder.stages.mix.repeats import load_plan
 from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -60,7 +60,7 @@ def texts_by_source(run: Run) -> dict[str, set[str]]:
 
 
 def trained(run: Run, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [record for record, times in zip(records, load_times(run).tolist(), strict=True) if times]
+    return [record for record, times in zip(records, load_plan(run)["times"].tolist(), strict=True) if times]
 
 
 def fold(text: str) -> str:
@@ -107,7 +107,7 @@ def test_a_share_of_each_source_is_held_out_with_its_copies(tmp_path: Path, make
         assert row["id"] == records[row["record"]]["text"]
         assert fold(row["id"]) == fold(text_of[row["document"]])
     assert {row["id"] == text_of[row["document"]] for row in removed} == {False, True}
-    times = load_times(run)
+    times = load_plan(run)["times"]
     order = np.load(settings.output.path / "order.npy")
     assert sorted(order.tolist()) == np.flatnonzero(times).tolist()
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
@@ -170,7 +170,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
     copies = [edited(record) for record in records]
     write_jsonl(tmp_path / "docs.jsonl", records + copies)
     run = ran(make_settings(), "curated_output")
-    tokens, order = run.column("token_counts", "lengths"), load_order(run)
+    tokens, order = run.column("token_counts", "lengths"), load_order(run).order
     frozen = int(tokens.sum()) // 2
     consumed = set(order[np.cumsum(tokens[order]) - tokens[order] < frozen].tolist())
 
@@ -187,7 +187,7 @@ def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
         wanted = wanted or sum(min(6, number) for number in unread.values())
         assert len(held) == wanted
         copied = are_copies(records, held)
-        assert np.array_equal(load_times(run) == 0, free & copied)
+        assert np.array_equal(load_plan(run)["times"] == 0, free & copied)
         assert copied[~free].any()
         records += topic_records(3, start=500)
         write_jsonl(tmp_path / "docs.jsonl", records)

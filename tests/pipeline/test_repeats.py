@@ -20,7 +20,6 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.mix.subset_selection import load_choices
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.space import map_vectors
 from dagster_divorder.store.state import load_receipt
@@ -245,7 +244,7 @@ def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_
         assert left_out[column].tolist() == chosen[column][~chosen.selected].tolist()
     assert left_out.id.tolist() == chosen.record_id[~chosen.selected].tolist()
 
-    by_name = {row["choice"]: row for row in load_choices(run)}
+    by_name = {row["choice"]: row for row in run.rows("subset_selection", "choices")}
     assert set(by_name) == {"all", "random", "spokes"}
     used = by_name["spokes"]
     vectors = map_vectors(run.store, run.view, run.receipt("gradient_embeddings"))

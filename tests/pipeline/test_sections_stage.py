@@ -22,7 +22,7 @@ from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import sections as stage_sections
 from dagster_divorder.stages.order import traits as traits_stage
-from dagster_divorder.stages.order.greedy_order import load_order, load_sections
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
@@ -78,12 +78,12 @@ PHASES = [
 def test_phases_have_their_shares_and_go_on_where_values_were_read_to(make: Make) -> None:
     total, phases, trait = 15_000, PHASES, "source"
     run, _ = ran(make(mixing={"trait": trait, "phase": phases, "total_tokens": total}))
-    traits, made, name = load_traits(run), load_sections(run), run.settings.mixed_trait
+    traits, made, name = load_traits(run), load_order(run), run.settings.mixed_trait
     values, names = traits.codes[name], traits.names[name]
     whole, read = np.bincount(values, traits.tokens), np.zeros(len(names))
     times, ends = np.zeros(len(values), np.int64), [0.0, *(phase.get("until", 1.0) for phase in phases)]
     for number, phase in enumerate(phases):
-        first, last = made.bounds[np.searchsorted(made.stretch, [number, number + 1])]
+        first, last = made.sections[np.searchsorted(made.stretch, [number, number + 1])]
         records = load_stream(run).record_of[made.items[first:last]]
         here = np.bincount(values[records], traits.tokens[records], len(names))
         for value, of_value in zip(names, here, strict=True):
@@ -177,9 +177,9 @@ def test_a_large_corpus_is_ordered_in_parts_of_its_own_mix(
     monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
     monkeypatch.setattr(stage_sections, "SECTION_RECORDS", 60)
     run, _ = ran(make(packing=packing, sequence={"epochs": 2}))
-    made, traits = load_sections(run), load_traits(run)
+    made, traits = load_order(run), load_traits(run)
     assert (len(made.stretch), made.stretch.max()) == (4, 0)
-    parts = [made.items[first:last] for first, last in pairwise(made.bounds)]
+    parts = [made.items[first:last] for first, last in pairwise(made.sections)]
     mixes = [
         np.bincount(traits.codes["cluster"][of], traits.tokens[of]) / traits.tokens[of].sum() for of in parts
     ]
@@ -204,7 +204,7 @@ def test_processes_do_not_change_the_result(
         store, output = {"path": tmp_path / f"store{workers}"}, {"path": tmp_path / f"out{workers}"}
         own = {"engine": {"workers": workers}, "store": store, "output": output}
         run, sequences = ran(make(**own))
-        found.append((load_order(run).tolist(), sequences))
+        found.append((load_order(run).order.tolist(), sequences))
     assert found[0] == found[1]
 
 

@@ -19,7 +19,7 @@ from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings, model
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.order.greedy_order import load_sections
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.store.state import Receipt
@@ -109,12 +109,12 @@ def test_copies_go_to_different_sections_and_sequences(
     settings = make_settings(**sections, order={"separate_copies": True, "frozen_tokens": frozen * LENGTH})
     packed, _ = run(settings)
     left = open_run(settings)
-    texts, made = left.copies, load_sections(left)
+    texts, made = left.copies, load_order(left)
     figures = left.receipt("sequence_order").figures["copies"]
     parts = len(made.stretch)
     assert parts >= 4
     times = np.bincount(texts[made.items])
-    for first, last in pairwise(made.bounds):
+    for first, last in pairwise(made.sections):
         here = np.bincount(texts[made.items[first:last]], minlength=len(times))
         assert (here <= -(-times // parts)).all()
     begins = packed.start == 0

@@ -48,7 +48,7 @@ from dagster_divorder.stages.corpus.fields import built_in
 from dagster_divorder.stages.measure.stationarity import load_stationarity
 from dagster_divorder.stages.measure.stationarity import remedy as stationarity_remedy
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
-from dagster_divorder.stages.order.greedy_order import load_order, load_stretches
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
@@ -119,7 +119,7 @@ def load_trained(run: Run, name: str, number: int = 0) -> Trained:
     if name == "original" and not packs:
         as_read = np.lexsort((plan.start, plan.document))
         return Trained(plan, np.tile(as_read, (settings.sequence.epochs, 1)), np.zeros_like(stretch))
-    order, begins = load_order(run), load_stretches(run)
+    order, begins, *_ = load_order(run)
     if name == "sequences_random" or not packs:
         # Training data without an order: documents shuffled and packed, and the sequences shuffled for every epoch; in
         # an order of several stretches, or without packing, the plan's sequences shuffled inside them. A partial last

@@ -405,9 +405,6 @@ def _sequences(run: Run, orders: Orders, count: int | None, items: Items) -> dic
 
 def dense_copies(record: np.ndarray, copy: np.ndarray) -> np.ndarray:
     """The copies of each record, renumbered from 0 without gaps, int64 (n,). record, copy: int (n,)."""
-    order = np.lexsort([copy, record])
-    begins = np.append(True, np.diff(record[order]) != 0)[: len(order)]
-    rank = np.cumsum(begins | np.append(True, np.diff(copy[order]) != 0)[: len(order)])
-    dense = np.empty(len(order), np.int64)
-    dense[order] = rank - np.maximum.accumulate(np.where(begins, rank, 0))
-    return dense
+    width = int(copy.max(initial=0)) + 1
+    pairs, at = np.unique(record * width + copy, return_inverse=True)
+    return copy_number(pairs // width)[at]

@@ -61,11 +61,6 @@ class TrainingStream:
         return np.flatnonzero(np.isin(self.record_of, records))
 
 
-def load_times(run: Run) -> np.ndarray:
-    """How often each record is trained on, int32 (N,)."""
-    return run.arrays("repeats", "times")["times"]
-
-
 def load_plan(run: Run) -> dict[str, np.ndarray]:
     """`times`, `packed` and `quotas`, as the module describes."""
     return run.arrays("repeats", "times")
@@ -73,7 +68,7 @@ def load_plan(run: Run) -> dict[str, np.ndarray]:
 
 def item_records(run: Run) -> np.ndarray:
     """The position of each item's record, int64 (M,)."""
-    return items_of(load_times(run)) if run.settings.repeats else np.arange(len(run.view))
+    return items_of(load_plan(run)["times"]) if run.settings.repeats else np.arange(len(run.view))
 
 
 def load_stream(run: Run) -> TrainingStream:
@@ -107,11 +102,6 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
     """One row per value of `mixing.trait`: its part of the stream, as in `curated_meta.json`. Unique: each record
     counts once."""
     return run.rows("repeats", "values")
-
-
-def load_mixing(run: Run) -> dict[str, Any]:
-    """The mix, as in `curated_meta.json`: the trait and `load_sources`."""
-    return {"trait": run.settings.mixed_trait, "values": load_sources(run)}
 
 
 def _plan_repeats(run: Run) -> Made:

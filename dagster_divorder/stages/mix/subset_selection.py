@@ -182,11 +182,6 @@ def _row(pool: _Pool, name: str, chosen: np.ndarray) -> dict[str, Any]:
     }
 
 
-def load_choices(run: Run) -> list[dict[str, Any]]:
-    """One row per way to choose; see `_row`."""
-    return run.rows("subset_selection", "choices")
-
-
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     name="subset_selection",
     version=6,
@@ -198,5 +193,5 @@ SUBSET_SELECTION: WholeCorpus = WholeCorpus(
     when=lambda settings: settings.selects,
     doing="choosing what is trained on",
     compute=_select_subset,
-    show=lambda run, receipt: {"choices": Table(load_choices(run))},
+    show=lambda run, receipt: {"choices": Table(run.rows("subset_selection", "choices"))},
 )

@@ -27,28 +27,20 @@ from dagster_divorder.stages.order.frozen import behind_beginning, load_frozen
 from dagster_divorder.stages.order.sections import each_section, make_sections
 
 
-def load_order(run: Run) -> np.ndarray:
-    """The current order, int64 (M,)."""
-    return run.arrays("greedy_order", "order")["order"]
+class DocumentOrder(NamedTuple):
+    """The arrays that the module describes; `items` are the order if it is not stored."""
 
-
-class OrderedSections(NamedTuple):
-    """items: int64 (R,), left to pack, in order. bounds int64 (K + 1,), stretch int64 (K,): of their sections."""
-
+    order: np.ndarray
+    stretches: np.ndarray
     items: np.ndarray
-    bounds: np.ndarray
+    sections: np.ndarray
     stretch: np.ndarray
 
 
-def load_sections(run: Run) -> OrderedSections:
-    """The sections of the current order."""
+def load_order(run: Run) -> DocumentOrder:
+    """The current order."""
     arrays = run.arrays("greedy_order", "order")
-    return OrderedSections(arrays.get("items", arrays["order"]), arrays["sections"], arrays["stretch"])
-
-
-def load_stretches(run: Run) -> np.ndarray:
-    """Where stretches of the current order begin and end, int64 (T + 1,)."""
-    return run.arrays("greedy_order", "order")["stretches"]
+    return DocumentOrder(**{"items": arrays["order"], **arrays})
 
 
 def _order_documents(run: Run) -> Made:
@@ -137,7 +129,7 @@ def remade(run: Run, stage: str, file: str) -> str:
 
 
 def _is_a_permutation(run: Run) -> Finding:
-    orders = load_order(run)[np.newaxis]
+    orders = load_order(run).order[np.newaxis]
     items = "records, each as often as it is trained on" if run.settings.repeats else "accepted records"
     return check_permutation(orders, stream_size(run), items, remade(run, "greedy_order", "order"))
 

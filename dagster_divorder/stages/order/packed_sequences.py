@@ -39,7 +39,7 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Text, W
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
-from dagster_divorder.stages.order.greedy_order import load_order, load_sections, remade
+from dagster_divorder.stages.order.greedy_order import load_order, remade
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
 from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
@@ -110,11 +110,11 @@ def _pack(documents: StreamPieces, frozen: Frozen | None) -> tuple[PackedSequenc
     """(the plan, its `sections` and `stretches`)."""
     run, stream = documents.run, documents.stream
     settings, method = run.settings, run.settings.packing.method
-    made = load_sections(run)
+    made = load_order(run)
     pieces = _pieces_to_pack(documents, made.items, frozen.sequences if frozen else None)
     place = np.empty(len(stream.traits.tokens), np.int64)
     place[made.items] = np.arange(len(made.items))
-    bounds = np.searchsorted(place[pieces.document], made.bounds).tolist()
+    bounds = np.searchsorted(place[pieces.document], made.sections).tolist()
     vectors = map_vectors(run.store, run.view, chosen_vectors(run)) if method == "cluster_packed" else None
 
     def vectors_of(records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -214,8 +214,9 @@ def _with_left_out(documents: StreamPieces, packed: PackedSequences) -> PackedSe
     # Only a rest, or a document of the beginning, stays unread: another one that no section has is lost.
     unread = np.zeros(len(documents.lengths), bool)
     unread[consumed.document] = True
-    unread[load_order(run)[: run.receipt("greedy_order").figures["frozen_documents"]]] = True
-    unread[load_sections(run).items] = False
+    made = load_order(run)
+    unread[made.order[: run.receipt("greedy_order").figures["frozen_documents"]]] = True
+    unread[made.items] = False
     items = np.arange(len(documents.lengths))
     pieces, whole = _pieces_to_pack(documents, items[~unread], consumed), documents.whole(items)
     left = remaining(whole, pieces.followed_by(Pieces(consumed.document, consumed.start, consumed.length)))

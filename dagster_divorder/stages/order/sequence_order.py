@@ -9,7 +9,6 @@ where trainers drop or pad it. `figures` report how far copies stand apart, in a
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -78,11 +77,10 @@ def vectors_are_balanced(settings: Settings) -> bool:
     return settings.strategy(settings.sequence.strategy).takes_coordinates
 
 
-def vector_sums(run: Run, packed: PackedSequences, record_of: np.ndarray | None = None) -> np.ndarray:
+def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
     """Sums of the sequences' vectors along random axes, weighted by the tokens that shares are of, int64 (S, C). Read
-    fragment by fragment. record_of: the records of the plan's documents, by default of the stream's items."""
-    record_of, space = item_records(run) if record_of is None else record_of, load_space(run)
-    fragments = run.view.fragments
+    fragment by fragment."""
+    record_of, space, fragments = item_records(run), load_space(run), run.view.fragments
     tokens = run_counter(run, record_of)(packed)
     sequence = np.repeat(np.arange(len(packed), dtype=np.int32), np.diff(packed.indptr))
     sums = np.zeros((len(packed), 0), np.int64)
@@ -112,15 +110,6 @@ def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) ->
     )
 
 
-class Sequences(NamedTuple):
-    """Packed sequences of a section. given: whether their order in the first epoch is that of the items. seed: of the
-    section."""
-
-    items: Items
-    given: bool
-    seed: int
-
-
 def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
@@ -131,13 +120,13 @@ def _order_sequences(run: Run) -> Made:
     bounds = load_bounds(run)[0].tolist()
     full = np.minimum(bounds, len(packed) - not_full).tolist()
 
-    def section(number: int) -> Sequences:
+    def section(number: int) -> tuple[Items, bool, int]:
         begin, end = bounds[number : number + 2]
         own = items.part(begin, end)
         if sums is not None and end > begin:
             own = with_coordinates(own, packed.part(begin, end), sums[begin:end])
         own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
-        return Sequences(own, made < 0, section_seed(settings.seed, max(made, 0)))
+        return own, made < 0, section_seed(settings.seed, max(made, 0))
 
     orders = list(each_section(run, partial(order_sequences, settings=settings), len(bounds) - 1, section))
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
@@ -152,11 +141,13 @@ def _order_sequences(run: Run) -> Made:
     return Made({"order": {"order": ordered}}, figures=figures)
 
 
-def order_sequences(sequences: Sequences, settings: Settings) -> np.ndarray:
-    """Orders of the sequences of a section, int64 (E, S)."""
-    first = np.arange(sequences.items.counts.shape[0]) if sequences.given else None
-    arguments = settings.order_arguments(settings.sequence.strategy, sequences.seed)
-    return epoch_orders(sequences.items, settings.sequence.epochs, first=first, **arguments)
+def order_sequences(section: tuple[Items, bool, int], settings: Settings) -> np.ndarray:
+    """Orders of the sequences of a section, int64 (E, S), from these, whether their order is the first epoch's, and the
+    section's seed."""
+    items, given, seed = section
+    first = np.arange(items.counts.shape[0]) if given else None
+    arguments = settings.order_arguments(settings.sequence.strategy, seed)
+    return epoch_orders(items, settings.sequence.epochs, first=first, **arguments)
 
 
 def _is_a_permutation(run: Run) -> Finding:

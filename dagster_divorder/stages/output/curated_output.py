@@ -49,7 +49,7 @@ from dagster_divorder.stages.mix.heldout_copies import (
     load_heldout,
     removed_lines,
 )
-from dagster_divorder.stages.mix.repeats import item_records, load_mixing
+from dagster_divorder.stages.mix.repeats import item_records, load_sources
 from dagster_divorder.stages.mix.subset_selection import left_out
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
@@ -257,7 +257,11 @@ def _manifest(run: Run, key: str) -> dict[str, Any]:
         },
         "k": run.receipt("centroids").facts["k"],
         "order": settings.order.written,
-        **({"mixing": load_mixing(run)} if settings.repeats else {}),
+        **(
+            {"mixing": {"trait": settings.mixed_trait, "values": load_sources(run)}}
+            if settings.repeats
+            else {}
+        ),
         "sequence": settings.sequence.model_dump(),
         "packing": {
             **settings.packing.model_dump(),

@@ -17,14 +17,13 @@ from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.topics.cluster_map import fit
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import File, Made, Picture, Shown, WholeCorpus
+from dagster_divorder.pipeline.stage import File, Made, Picture, WholeCorpus
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, pack_parquet, unpack
 from dagster_divorder.store.ids import hex_ids, places
-from dagster_divorder.store.state import Receipt
 
 DOCUMENTS = 10_000
 """Most documents of a map: more make it fuller, at more time."""
@@ -87,11 +86,6 @@ def _map_clusters(run: Run) -> Made:
     return Made(files, {"of_documents": documents}, figures)
 
 
-def _show_cluster_map(run: Run, receipt: Receipt) -> Shown:
-    picture = run.store.local(receipt.files["picture"])
-    return {"cluster_map": Picture(picture, "map of the documents by cluster")}
-
-
 MAP_FIT: PinnedFit = PinnedFit(
     name="map_fit",
     version=5,
@@ -121,5 +115,7 @@ CLUSTER_MAP = WholeCorpus(
     publish=lambda run, receipt: run.observed.update(fitted=run.receipt("map_fit").figures["fitted"]),
     doing="drawing the cluster map",
     compute=_map_clusters,
-    show=_show_cluster_map,
+    show=lambda run, receipt: {
+        "cluster_map": Picture(run.store.local(receipt.files["picture"]), "map of the documents by cluster")
+    },
 )
