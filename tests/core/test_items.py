@@ -102,9 +102,6 @@ def test_the_design_effect_of_equal_lengths_and_of_none_is_1():
     assert design_effect(np.array([3, 0, 0])) == pytest.approx(3.0)
 
 
-"""Documents of heavy-tailed length, of 20 labels."""
-
-
 @pytest.mark.parametrize(
     "within", [float("nan"), -0.1, 2, "a", None, True, 1j, np.array([0.5])], ids=lambda value: repr(value)
 )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from dagster_divorder.core.order import STRATEGIES
@@ -18,10 +17,6 @@ from tests.orders import order
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))
-
-
-def run(counts: csr_matrix, groups: object, strategy: str, **options: object) -> NDArray[np.int64]:
-    return order(counts, groups, strategy=strategy, **options)
 
 
 def one_hot(labels: list[int], lengths: list[int]) -> csr_matrix:
@@ -36,7 +31,7 @@ def problems(draw: st.DrawFn) -> tuple[csr_matrix, list[int]]:
     groups = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
     groups = np.unique(groups, return_inverse=True)[1].tolist()
     columns = st.integers(0, len(groups) - 1)
-    rows = draw(st.lists(st.dictionaries(columns, st.integers(0, 50)), max_size=25))
+    rows = draw(st.lists(st.dictionaries(columns, st.integers(0, 50) | st.just(10_000)), max_size=25))
     indptr = np.cumsum([0] + [len(row) for row in rows])
     indices = np.array([column for row in rows for column in row], np.int32)
     data = np.array([count for row in rows for count in row.values()], np.int64)
@@ -49,7 +44,7 @@ def problems(draw: st.DrawFn) -> tuple[csr_matrix, list[int]]:
 def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
     counts, groups = problem
     before = counts.copy()
-    result = run(counts, groups, strategy, seed=seed)
+    result = order(counts, groups, strategy=strategy, seed=seed)
     assert result.dtype == np.int64
     assert sorted(result) == list(range(counts.shape[0]))
     assert all(
@@ -63,23 +58,9 @@ def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
 
 
 @every_strategy
-@pytest.mark.parametrize(
-    ("labels", "lengths"),
-    [
-        pytest.param([0, 1, 0, 1, 0], [1, 2, 10_000, 3, 1], id="an item longer than the rest together"),
-        pytest.param([0, 50], [3, 4], id="more trait values than items"),
-    ],
-)
-def test_edge_cases_order_every_item_once(strategy, labels, lengths):
-    counts = one_hot(labels, lengths)
-    result = run(counts, np.zeros(counts.shape[1], int), strategy)
-    assert sorted(result) == list(range(len(labels)))
-
-
-@every_strategy
 def test_nothing_to_order_gives_an_empty_order(strategy):
     for columns in (0, 3):
-        result = run(csr_matrix((0, columns)), [0] * columns, strategy)
+        result = order(csr_matrix((0, columns)), [0] * columns, strategy=strategy)
         assert result.shape == (0,)
         assert result.dtype == np.int64
 
@@ -89,7 +70,8 @@ def test_another_seed_gives_another_order(strategy):
     # More items than the pool of `balanced` holds, and some of each kind.
     counts = one_hot([0, 1, 2] * 500, list(range(1, 751)) * 2)
     assert not np.array_equal(
-        run(counts, [0, 0, 0], strategy, seed=0), run(counts, [0, 0, 0], strategy, seed=1)
+        order(counts, [0, 0, 0], strategy=strategy, seed=0),
+        order(counts, [0, 0, 0], strategy=strategy, seed=1),
     )
 
 
@@ -98,7 +80,7 @@ def test_without_ties_only_chance_depends_on_the_seed(strategy):
     counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
     declared = STRATEGIES[strategy].Options.model_fields
     queues = {"within_cluster": "original"} if "within_cluster" in declared else {}
-    one, other = (run(counts, [0, 0, 0], strategy, seed=seed, **queues) for seed in (0, 1))
+    one, other = (order(counts, [0, 0, 0], strategy=strategy, seed=seed, **queues) for seed in (0, 1))
     assert np.array_equal(one, other)
 
 
@@ -106,7 +88,7 @@ def test_without_ties_only_chance_depends_on_the_seed(strategy):
 def test_equal_items_do_not_keep_the_order_of_the_input(strategy):
     """Two kinds of items: the rank correlation of an item's place with its number is within chance, four deviations."""
     counts = csr_matrix(np.tile([[2, 1, 0, 3, 0], [0, 1, 2, 0, 3]], (1500, 1)))
-    made = run(counts, [0, 0, 0, 1, 1], strategy, seed=3)
+    made = order(counts, [0, 0, 0, 1, 1], strategy=strategy, seed=3)
     for kind in (0, 1):
         numbers = made[made % 2 == kind]
         assert abs(np.corrcoef(numbers, np.arange(len(numbers)))[0, 1]) < 4 / np.sqrt(len(numbers))

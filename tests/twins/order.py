@@ -87,12 +87,6 @@ def centred(rows: Floats, groups: Sequence[int]) -> Floats:
 
 def sign_pass(items: Sequence[int], rows: Floats) -> list[int]:
     """Centred rows (M, J), with any further coordinates: plus rows in order, then minus rows reversed."""
-    front, back = signed(items, rows)
-    return front + back[::-1]
-
-
-def signed(items: Sequence[int], rows: Floats) -> tuple[list[int], list[int]]:
-    """(Plus rows, minus rows), each as they come."""
     running = np.zeros(rows.shape[1])
     front: list[int] = []
     back: list[int] = []
@@ -103,7 +97,7 @@ def signed(items: Sequence[int], rows: Floats) -> tuple[list[int], list[int]]:
         else:
             back.append(item)
             running -= rows[item]
-    return front, back
+    return front + back[::-1]
 
 
 def group_sums(values: Floats, groups: Sequence[int]) -> Floats:
@@ -128,7 +122,6 @@ def best_of_pool(
     pool: int,
     self_weight: float = 1.0,
     fixed: int = 0,
-    placed: Floats | None = None,
     dense: Floats | None = None,
     dense_placed: Floats | None = None,
 ) -> list[int]:
@@ -138,7 +131,7 @@ def best_of_pool(
     held: list[int] = []
     out: list[int] = []
     size = min(max(pool, fixed), len(coming))
-    totals = np.zeros(rows.shape[1]) if placed is None else placed.copy()
+    totals = np.zeros(rows.shape[1])
     signed = np.zeros((len(rows), 0)) if dense is None else dense
     so_far = signed[:0].sum(axis=0) if dense_placed is None else dense_placed.copy()
     scale = weights[np.asarray(groups)]

@@ -112,9 +112,9 @@ def _unrounded(values: ArrayLike) -> NDArray[Any]:
 
 
 def category_codes(
-    values: "ArrayLike | pa.Array | pa.ChunkedArray", max_values: int = MAX_CATEGORIES, *, balanced: str = ""
+    values: "pa.Array | pa.ChunkedArray", max_values: int = MAX_CATEGORIES, *, balanced: str = ""
 ) -> Codes:
-    """Codes of a column of text, booleans or other plain values (Arrow, pandas or NumPy, (N,)).
+    """Codes of a column of text, booleans or other plain values (N,).
 
     Names are sorted by falling frequency, equally frequent ones bytewise. With more than `max_values` distinct values,
     the max_values - 1 most frequent keep their names and the others share "(other)". Nulls are "(missing)". Both come
@@ -167,7 +167,7 @@ def _filled(parts: "Sequence[pa.Array]", null: np.number[Any]) -> NDArray[Any]:
 
 
 def column_codes(
-    values: "ArrayLike | pa.Array | pa.ChunkedArray",
+    values: "pa.Array | pa.ChunkedArray",
     *,
     bins: int,
     edges: ArrayLike | None = None,
@@ -247,15 +247,10 @@ def _are_whole(number: "pa.ChunkedArray") -> "pa.ChunkedArray":
     return pc.and_(pc.equal(pc.floor(number), number), pc.less(pc.abs(number), float(_MAX_WHOLE)))
 
 
-def _plain(values: Any) -> "pa.ChunkedArray":
-    """As Arrow, without dictionary encoding; NaN of a pandas or NumPy column becomes null."""
+def _plain(values: "pa.Array | pa.ChunkedArray") -> "pa.ChunkedArray":
+    """In chunks, without dictionary encoding."""
     import pyarrow as pa
 
-    if not isinstance(values, pa.Array | pa.ChunkedArray):
-        try:
-            values = pa.array(values, from_pandas=True)
-        except pa.ArrowException as error:
-            raise InputError(f"a trait column must hold values of one type: {error}") from error
     column = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
