@@ -14,10 +14,7 @@ from dagster_divorder.core.evidence.training_evidence import (
     JUMP,
     Trained,
     by_source,
-    compare,
-    figures_of,
-    lines_of,
-    verdict,
+    summarise,
 )
 from dagster_divorder.stages.evidence.training_evidence import evidence_tables
 from dagster_divorder.view import charts
@@ -44,26 +41,14 @@ def summary(
             ranks=nothing * draw.uniform(1, 2, (2, 2)),
         )
 
-    parts = {"attention": np.array([True, False])}
-    made = {order: [training(order) for _ in range(seeds)] for order in orders}
-    figures = {
-        name: [figures_of(each, STEPS, ["wiki", HOSTILE], parts) for each in of] for name, of in made.items()
+    trained = {
+        (order, rate): [training(order) for _ in range(seeds)] for order in orders for rate in (1e-3, 3e-3)
     }
-    found = {name: compare(of, figures["random_sequences"]) for name, of in figures.items()}
+    parts = {"attention": np.array([True, False])}
     summary = {
-        "verdict": verdict(found, orders[-1], "random_sequences"),
-        "orders": [
-            {"order": name, "figures": found[name], **lines_of(of, STEPS)} for name, of in made.items()
-        ],
-        "sources": ["wiki", HOSTILE],
-        "rates": [
-            {"order": name, "learning rate": rate, **of[HELD_OUT]["value"]}
-            for name, of in found.items()
-            for rate in (1e-3, 3e-3)
-        ],
-        "layers": {name: of[0].ranks[-1] for name, of in made.items()},
-        **{"learning rate": 1e-3, "weights": 1000, "seeds": seeds, "epochs": 2},
-        **{"steps": STEPS, "batch": 4, "length": 32, "notes": [f"no document of {HOSTILE}"]},
+        **summarise(trained, "random_sequences", STEPS, ["wiki", HOSTILE], parts, 1000),
+        **{"weights": 1000, "seeds": seeds, "epochs": 2, "steps": STEPS, "batch": 4, "length": 32},
+        "notes": [f"no document of {HOSTILE}"],
     }
     stored: dict[str, Any] = orjson.loads(orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY))
     return stored

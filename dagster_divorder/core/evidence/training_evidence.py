@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -143,6 +143,40 @@ def lines_of(trainings: Sequence[Trained], epoch: int) -> dict[str, NDArray[np.f
     return {
         "losses": np.array([part.mean() for part in parts]),
         "norms around the seam": norms[epoch - near : epoch + near],
+    }
+
+
+def summarise(
+    trained: Mapping[tuple[str, float], Sequence[Trained]],
+    reference: str,
+    epoch: int,
+    sources: Sequence[str],
+    parts: Mapping[str, NDArray[np.bool_]],
+    tokens: int,
+) -> dict[str, Any]:
+    """What R trainings of each order at each learning rate show, at the rate that suits the order `reference`, of
+    shuffled sequences, best. epoch, sources, parts: see `figures_of`. tokens: read by a training."""
+    orders = list(dict.fromkeys(order for order, _ in trained))
+    heldout = {key: estimate([each.heldout[-1].mean() for each in of]) for key, of in trained.items()}
+    means = {rate: of["mean"] for (order, rate), of in heldout.items() if order == reference}
+    best = min(means, key=lambda rate: means[rate] or math.inf)
+    figures = {
+        name: [figures_of(each, epoch, sources, parts) for each in trained[name, best]] for name in orders
+    }
+    compared = {name: compare(figures[name], figures[reference]) for name in orders}
+    first = "curated" if "curated" in orders else next(name for name in orders if name != reference)
+    pairs = zip(figures[first], figures[reference], strict=True)
+    power = sensitivity([ours[HELD_OUT] - shuffled[HELD_OUT] for ours, shuffled in pairs], tokens)
+    return {
+        "verdict": [*verdict(compared, first, reference), *([power] if power else [])],
+        "orders": [
+            {"order": name, "figures": compared[name], **lines_of(trained[name, best], epoch)}
+            for name in orders
+        ],
+        "sources": sources,
+        "rates": [{"order": name, "learning rate": rate, **of} for (name, rate), of in heldout.items()],
+        "layers": {name: mean([each.ranks[-1] for each in trained[name, best]]) for name in orders},
+        "learning rate": best,
     }
 
 

@@ -12,7 +12,6 @@ Letters: R trainings of an order, e steps an epoch, B sequences a batch, L token
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,14 +24,8 @@ import xxhash
 from dagster_divorder.core.evidence.training_evidence import (
     HELD_OUT,
     Trained,
-    compare,
-    estimate,
-    figures_of,
     is_beyond_noise,
-    lines_of,
-    mean,
-    sensitivity,
-    verdict,
+    summarise,
     with_interval,
 )
 from dagster_divorder.core.order import order as make_order
@@ -353,38 +346,17 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> Heldout:
 def _summary(
     run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
 ) -> dict[str, Any]:
-    """All figures that people see, at the learning rate that suits the shuffled sequences best."""
+    """All figures that people see."""
     from dagster_divorder.models.training import MATRICES, make_model
 
-    orders, sources = orders_of(run.settings), task.heldout.sources
     by: dict[tuple[str, float], list[Trained]] = {}
     for each, trained in results.items():
         by.setdefault((each.order, each.rate), []).append(trained)
-    heldout = {key: estimate([trained.heldout[-1].mean() for trained in of]) for key, of in by.items()}
-    best = min(
-        run.settings.evidence.learning_rates, key=lambda rate: heldout[SHUFFLED, rate]["mean"] or math.inf
-    )
     attention = np.array(["attn" in name for name in MATRICES])
-    parts = {"attention": attention, "feed-forward": ~attention}
-    figures = {
-        name: [figures_of(trained, sequences.steps, sources, parts) for trained in by[name, best]]
-        for name in orders
-    }
-    compared = {name: compare(figures[name], figures[SHUFFLED]) for name in orders}
-    first = "curated" if "curated" in orders else next(name for name in orders if name != SHUFFLED)
-    pairs = zip(figures[first], figures[SHUFFLED], strict=True)
-    differences = [ours[HELD_OUT] - shuffled[HELD_OUT] for ours, shuffled in pairs]
     read = EPOCHS * sequences.rows * sequences.plan.sequence_length
+    parts = {"attention": attention, "feed-forward": ~attention}
     return {
-        "verdict": [*filter(None, [*verdict(compared, first, SHUFFLED), sensitivity(differences, read)])],
-        "orders": [
-            {"order": name, "figures": compared[name], **lines_of(by[name, best], sequences.steps)}
-            for name in orders
-        ],
-        "sources": sources,
-        "rates": [{"order": name, "learning rate": rate, **of} for (name, rate), of in heldout.items()],
-        "layers": {name: mean([trained.ranks[-1] for trained in by[name, best]]) for name in orders},
-        "learning rate": best,
+        **summarise(by, SHUFFLED, sequences.steps, task.heldout.sources, parts, read),
         "weights": sum(each.numel() for each in make_model(task.class_count, 1, 0).parameters()),
         "seeds": SEEDS,
         "epochs": EPOCHS,
