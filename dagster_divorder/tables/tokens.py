@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.arrow import is_list, is_text
-from dagster_divorder.core.checks import whole_numbers
 from dagster_divorder.errors import InputError
 from dagster_divorder.tables.table import Table
 from dagster_divorder.view.words import clip
@@ -127,8 +126,9 @@ def _whole(column: pa.ChunkedArray, title: str) -> Ints:
     if column.null_count or (types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py()):
         raise InputError(f"tokens is {title}, which lacks some numbers; expected one for each row: fill them")
     try:
-        return whole_numbers(title, column.cast(pa.int64()).to_numpy(), each="row").astype(
-            np.int64, copy=False
-        )
+        lengths: Ints = column.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:
         raise InputError(f"tokens is {title}, and {error}; expected whole numbers of 0 or more") from error
+    if lengths.min() < 0:
+        raise InputError(f"{title} holds {lengths.min()}; expected numbers of 0 or more")
+    return lengths

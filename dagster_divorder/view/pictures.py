@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.view import charts
-from dagster_divorder.view.drawing import (
-    COLOURS,
-    cluster_colours,
-    drawable,
-    sheet,
-    sheet_picture,
-    style,
-)
+from dagster_divorder.view.drawing import COLOURS, cluster_colours, drawable, sheet, sheet_picture, style
 from dagster_divorder.view.measures import Figures
 from dagster_divorder.view.shown import Chart, Panel
 from dagster_divorder.view.words import NAME, TRAIN_ON, clip, short

@@ -258,8 +258,11 @@ def test_cluster_packed_walks_from_neighbour_to_neighbour(monkeypatch, block):
 
 def test_the_report_counts_what_packing_did():
     # Sequences of 10: [a a a a a b b b b b] [b b c c c c c c d e], padding 0; f is empty.
-    runs = [(0, 0, 5), (1, 0, 7), (2, 0, 6), (3, 4, 1), (4, 0, 1), (5, 0, 0)]
-    assert packing_report(packed_by("concat", runs, 10), [0, 0, 1, 2, 2, 2]) == {
+    runs, labels = (
+        [(0, 0, 5), (1, 0, 7), (2, 0, 6), (3, 4, 1), (4, 0, 1), (5, 0, 0)],
+        np.array([0, 0, 1, 2, 2, 2]),
+    )
+    assert packing_report(packed_by("concat", runs, 10), labels) == {
         "sequences": 2,
         "packed_documents": 5,
         "tokens": 20,
@@ -272,11 +275,11 @@ def test_the_report_counts_what_packing_did():
         "documents_per_sequence": {"mean": 3.0, "min": 2, "max": 4},
         "clusters_per_sequence": {"mean": 2.0, "min": 1, "max": 3},
     }
-    best = packing_report(packed_by("best_fit", runs, 10))
+    best = packing_report(packed_by("best_fit", runs, 10), labels)
     assert (best["sequences"], best["padding"], best["cut_documents"]) == (3, 10, 1)
     # Pieces of a document in one sequence are no cut.
     packed = pack(cut(pieces_of([(0, 0, 9), (1, 0, 9)]), 3), method="concat", sequence_length=10)
-    assert packing_report(packed)["cut_documents"] == 1
+    assert packing_report(packed, labels)["cut_documents"] == 1
 
 
 def test_vectors_that_are_not_finite_are_refused():

@@ -15,11 +15,11 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing.pieces import Ints, PackedSequences
 
 
-def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> dict[str, Any]:
+def packing_report(packed: PackedSequences, labels: NDArray[np.integer]) -> dict[str, Any]:
     """Figures of a plan: `sequences`; `packed_documents`; `tokens`; `without_tokens`, empty pieces that it leaves out;
     `padding` in tokens, and its share of all tokens that a trainer reads; `cut_documents`, which continue in another
     sequence (the truncated documents of Ding et al. 2024), and their share; distinct documents and clusters a sequence
-    (`mean`, `min`, `max`; None for clusters without labels). labels: int (N,), the cluster of each document. O(Q log Q)
+    (`mean`, `min`, `max`). labels: int (N,), the cluster of each document. O(Q log Q)
     in the cut documents."""
     documents, tokens = len(distinct_values(packed.document)), int(packed.length.sum())
     padding, cut_documents = int(packed.padding.sum()), _cut_documents(packed)
@@ -40,9 +40,7 @@ def packing_report(packed: PackedSequences, labels: ArrayLike | None = None) -> 
         "cut_documents": cut_documents,
         "cut_share": cut_documents / max(documents, 1),
         "documents_per_sequence": per_sequence(packed.document),
-        "clusters_per_sequence": None
-        if labels is None
-        else per_sequence(np.asarray(labels)[packed.document]),
+        "clusters_per_sequence": per_sequence(labels[packed.document]),
     }
 
 

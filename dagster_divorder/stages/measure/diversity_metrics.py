@@ -32,17 +32,7 @@ from dagster_divorder.core.measure.windows import off_schedule, shuffled_inside
 from dagster_divorder.core.packing import FILLED, PackedSequences, Pieces, pack
 from dagster_divorder.core.packing.report import distinct_per_sequence
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import (
-    Chart,
-    Check,
-    File,
-    Finding,
-    Made,
-    Shown,
-    Table,
-    Text,
-    WholeCorpus,
-)
+from dagster_divorder.pipeline.stage import Chart, Check, File, Finding, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import built_in
 from dagster_divorder.stages.measure.stationarity import load_stationarity
@@ -56,13 +46,7 @@ from dagster_divorder.stages.text.loss_mask import has_loss_mask
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view import charts
-from dagster_divorder.view.measures import (
-    drift_columns,
-    followed,
-    measures,
-    side_by_side,
-    summary_row,
-)
+from dagster_divorder.view.measures import drift_columns, followed, measures, side_by_side, summary_row
 from dagster_divorder.view.verdict import Verdict
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 

@@ -22,14 +22,7 @@ import xxhash
 
 from dagster_divorder.core.distinct import copy_number
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
-from dagster_divorder.core.mix.mixing import (
-    ODD,
-    MixPlan,
-    even_order,
-    plan_mix,
-    plan_phases,
-    times_of,
-)
+from dagster_divorder.core.mix.mixing import ODD, MixPlan, even_order, plan_mix, plan_phases, times_of
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import PackedSequences, Pieces
 from dagster_divorder.core.seeds import drawn

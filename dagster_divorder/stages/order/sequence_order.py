@@ -25,12 +25,7 @@ from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.mix.repeats import (
-    TrainingStream,
-    item_records,
-    load_stream,
-    run_counter,
-)
+from dagster_divorder.stages.mix.repeats import TrainingStream, item_records, load_stream, run_counter
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
 from dagster_divorder.stages.order.packed_sequences import (
     load_bounds,

@@ -25,14 +25,7 @@ from dagster_divorder.stages.topics.clusters import cluster_sizes
 from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.ids import places
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.view.films import (
-    Film,
-    FilmedCorpus,
-    map_film,
-    ordering_film,
-    sample_cells,
-    write_film,
-)
+from dagster_divorder.view.films import Film, FilmedCorpus, map_film, ordering_film, sample_cells, write_film
 from dagster_divorder.view.words import output_label
 from dagster_divorder.write.curated import write_beside
 

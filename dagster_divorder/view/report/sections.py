@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from dagster_divorder.view import charts, words
 from dagster_divorder.view.charts import ALONG, SERIES
 from dagster_divorder.view.drawing import data_uri, pixels_png
-from dagster_divorder.view.measures import (
-    SHARE_OF,
-    TV_OF,
-    followed,
-    measures,
-    summary_row,
-)
+from dagster_divorder.view.measures import SHARE_OF, TV_OF, followed, measures, summary_row
 from dagster_divorder.view.report.html import Section, page, part, table
 from dagster_divorder.view.shown import Chart, Panel, Shown
 from dagster_divorder.view.verdict import SHOWN, Verdict
