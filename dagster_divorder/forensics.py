@@ -16,7 +16,7 @@ import numpy as np
 
 from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
-from dagster_divorder.corpus.sample import first_lines
+from dagster_divorder.corpus.stored import first_lines
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.published import find_plan, hold_plan
 from dagster_divorder.pipeline.run import Run

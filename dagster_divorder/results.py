@@ -25,11 +25,11 @@ from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.components import STAGE_OF
 from dagster_divorder.store.arrays import unpack_parquet
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at, store_of
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import hex_ids
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.space import embeddings_file, map_vectors
+from dagster_divorder.store.stages import embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.view.measures import measures as in_their_order
@@ -203,7 +203,7 @@ def load_results(store_path: str | os.PathLike[str] | Settings) -> Results:
     """Results of the last run on the store at `store_path` (setting `store.path`), or on the store of some settings.
     Raises MissingStageError: on access to a part whose stage has not run on this store. StoreError: the store is
     damaged or from a newer version."""
-    store = store_of(store_path.store) if isinstance(store_path, Settings) else store_at(store_path)
+    store = store_at(store_path.store.path if isinstance(store_path, Settings) else store_path)
     exists = store.open(create=False).id if is_url(store.place) else os.path.isdir(store.place)
     if not exists:
         raise MissingStageError(f"there is no store at {store.place!r}; give the value of store.path")

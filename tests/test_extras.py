@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.cli import main
-from dagster_divorder.engine import open_engine
+from dagster_divorder.engine.ray import open_engine
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group
@@ -44,7 +44,7 @@ def imports_of(tree: ast.Module) -> set[str]:
 
 
 ELSEWHERE = {
-    "corpus/compression.py": {"backports", "compression"},  # one of them, by the version of Python
+    "corpus/inputs.py": {"backports", "compression"},  # one of them, by the version of Python
     "write/exports/megatron_cache.py": {"megatron"},  # lies beside an export, and runs in Megatron
     "readers/mix_log.py": {"lightning"},  # for a training with it
 }

@@ -14,7 +14,7 @@ from dagster_divorder.cli import GROUPS, main
 from dagster_divorder.pipeline.stage import Table
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 
@@ -83,7 +83,7 @@ def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
     toml = TOML.replace("[clusters]\nk = 4\n", "") if "[clusters]" in lines else TOML
     found = ask("run", stage, toml=toml + lines)
     settings = load_settings("divorder.toml")
-    made = {name for name in GRAPH if load_receipt(store_of(settings.store), name)}
+    made = {name for name in GRAPH if load_receipt(store_at(settings.store.path), name)}
     assert made == {*GRAPH.needed(settings, stage)} and not (folder / "curated").exists()
     shown = GRAPH[stage].show(run := open_run(settings), run.receipt(stage))
     tables = {title: table.rows for title, table in shown.items() if isinstance(table, Table)}

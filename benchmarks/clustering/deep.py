@@ -23,7 +23,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from dagster_divorder import Settings, load_results, run_all
 from dagster_divorder.core.topics.cluster import POINTS_PER_CENTROID, assign, fit
-from dagster_divorder.corpus.sample import records_by_text
+from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics.components import load_space
 

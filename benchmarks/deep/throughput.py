@@ -37,7 +37,7 @@ from dagster_divorder.models.spec import EmbeddingSpec
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings
-from dagster_divorder.store.fits import model_path
+from dagster_divorder.store.stages import model_path
 
 
 def main() -> None:

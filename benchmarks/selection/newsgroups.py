@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.stages import map_vectors
 
 KINDS = ("gradient", "deep", "shallow")
 SAMPLE = 4_000

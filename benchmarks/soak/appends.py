@@ -124,7 +124,7 @@ def soak(folder: Path, corpus: Path, random_: random.Random, options: argparse.N
     import dagster as dg
 
     from dagster_divorder.settings import load_settings
-    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.objects import store_at
 
     appends, count = options.appends, options.lines
     kill_after = appends // options.kills if options.kills else appends + 1
@@ -160,7 +160,7 @@ def soak(folder: Path, corpus: Path, random_: random.Random, options: argparse.N
                 assert all(check.passed for check in checks if check.severity == dg.AssetCheckSeverity.ERROR)
                 seconds.append(time.perf_counter() - started)
             if number % max(1, appends // 10) == 0:
-                files = store_of(load_settings().store).files()
+                files = store_at(load_settings().store.path).files()
                 folders = len({name.rpartition("/")[0] for name in files})
                 recent = sorted(seconds[-max(1, appends // 10) :] or [0.0])
                 print(
@@ -174,12 +174,12 @@ def compare_with_a_fresh_store(folder: Path) -> None:
     """A fresh store with the same fits comes to the same output."""
     from dagster_divorder import load_settings, run_all
     from dagster_divorder.engine.progress import Silent
-    from dagster_divorder.store.connect import store_of
     from dagster_divorder.store.local import LocalStore
+    from dagster_divorder.store.objects import store_at
     from dagster_divorder.store.state import State, changing, load_state
 
     settings = load_settings()
-    grown = store_of(settings.store)
+    grown = store_at(settings.store.path)
     fresh = LocalStore(folder / "fresh").open()
     for name in grown.files():
         if name.startswith("fits/"):

@@ -104,9 +104,9 @@ def prune(settings: Settings, *, dry_run: bool) -> Answer:
     from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.stages import GRAPH
-    from dagster_divorder.store.connect import store_of
+    from dagster_divorder.store.objects import store_at
 
-    store = store_of(settings.store)
+    store = store_at(settings.store.path)
     with store.lock(on_wait=STANDARD_ERROR.note):
         freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, store.open())
     parts: list[Part] = [

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
+from dagster_divorder.corpus.inputs import CODECS, JSONL_SUFFIXES, PARQUET_SUFFIXES, Kind, kind_of
 from dagster_divorder.corpus.looks import CSV_REMEDY
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape, shapes_of
 from dagster_divorder.errors import InputError

@@ -27,14 +27,13 @@ from dagster_divorder.core.arrow import binary_array
 from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.inputs import Block, is_plain, joined, may_grow, read_lines, read_rows, readable
-from dagster_divorder.corpus.multiset import hash_sum
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_block, reject
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import ENTRY, REFUSED, Fragments
-from dagster_divorder.store.ids import ID_BYTES, hash_all, places, to_bytes, words
+from dagster_divorder.store.ids import ID_BYTES, hash_all, hash_sum, places, to_bytes, words
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
 from dagster_divorder.store.view import Fragment, ReadFile, View
 from dagster_divorder.units import SETTLED_NS

@@ -13,20 +13,22 @@ Parquet is in memory.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import re
+import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.fields import columns_of
-from dagster_divorder.corpus.compression import CODECS, DAMAGE, OTHERS, decompressed
 from dagster_divorder.corpus.looks import looks_like
 from dagster_divorder.corpus.parquet_rows import row_bytes
 from dagster_divorder.errors import InputError
@@ -34,6 +36,17 @@ from dagster_divorder.settings.sections import MAX_RECORD_BYTES
 from dagster_divorder.store.ids import hash_all, words
 from dagster_divorder.store.sources import Source, open_source
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+"""Codecs by the end of a file's name."""
+OTHERS = {".lz4": "lz4 -d", ".bz2": "bunzip2", ".xz": "unxz"}
+"""Codecs that are not read, and the command that decompresses such a file."""
+DAMAGE = (OSError, EOFError, zlib.error, zstd.ZstdError)
+"""Errors of reading a damaged or truncated file."""
 Kind = Literal["jsonl", "parquet"]
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -106,6 +119,14 @@ def kind_of(path: Source) -> Kind | None:
             f"compress it with zstd"
         )
     return "jsonl"
+
+
+def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
+    """The content of an open compressed file; its name tells the codec."""
+    if suffix.lower() == ".gz":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    # The default refuses the windows of `zstd --long`.
+    return cast(IO[bytes], zstd.ZstdFile(file, options={int(zstd.DecompressionParameter.window_log_max): 31}))
 
 
 def is_plain(path: Source) -> bool:

@@ -15,7 +15,7 @@ from dagster_divorder.engine.progress import Log
 from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.run import Run, run_checks, run_graph
 from dagster_divorder.pipeline.stage import Stage
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 
 
 def assets(pipeline: Pipeline) -> list[dg.AssetsDefinition]:
@@ -53,7 +53,7 @@ def _materialize(
     """Run the stage. Reports what people see of its result."""
     graph, settings, key = pipeline.graph, pipeline.settings, pipeline.key(stage.name)
     receipt = run_graph(graph, settings, Log(context.log.info), graph.step(settings, stage.name))[stage.name]
-    shown, figures = stage.show(Run(settings, store_of(settings.store), graph), receipt), receipt.figures
+    shown, figures = stage.show(Run(settings, store_at(settings.store.path), graph), receipt), receipt.figures
     context.log.info(f"{stage.name}: {figures['documents']:,} documents, {figures['new_documents']:,} new")
     blocking = {check.name: check.blocking for check in stage.checks}
     return dg.MaterializeResult(

@@ -19,7 +19,7 @@ from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings, anchored, load_settings
 from dagster_divorder.settings.places import is_url
 from dagster_divorder.stages import EVIDENCE, GRAPH
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 
 JOBS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -64,7 +64,7 @@ def build_definitions(
         loaded = anchored(settings, Path.cwd()) if isinstance(settings, Settings) else load_settings(settings)
         # Each check of a URL is a request. A folder that was read may be empty for a while: the sensor waits for files.
         is_there = "raw_docs" in upstream or any(map(is_url, loaded.input.paths))
-        if not is_there and load_receipt(store_of(loaded.store), "raw_docs") is None:
+        if not is_there and load_receipt(store_at(loaded.store.path), "raw_docs") is None:
             find_inputs(loaded)
         deps = {asset: _deps(written_by) for asset, written_by in upstream.items()}
         pipeline = Pipeline(GRAPH, recognised(loaded), tuple(filter(None, key_prefix.split("/"))), deps)

@@ -21,7 +21,7 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.errors import DivOrderError, InputError, MissingStageError, printable
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sources import identity
 from dagster_divorder.store.state import load_state
@@ -89,7 +89,7 @@ def _listing(settings: Settings) -> Mapping[str, tuple[int | str, ...]]:
 def _has_read(settings: Settings, files: Mapping[str, tuple[int | str, ...]]) -> bool | None:
     """Whether the last run on the store has read these files, by their sizes; None if there was no run."""
     try:
-        view = Reader(store_of(settings.store).open(create=False)).view
+        view = Reader(store_at(settings.store.path).open(create=False)).view
     except MissingStageError:
         return None
     except DivOrderError:  # the next run says what is damaged

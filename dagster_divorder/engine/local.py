@@ -25,8 +25,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dagster_divorder.engine.base import Engine, Needs, Submit
-from dagster_divorder.engine.memory import give_back_memory
+from dagster_divorder.engine.base import Engine, Needs, Submit, give_back_memory
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import WorkerError
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagster_divorder.core.vectors.unit import unit_rows
-from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary, first_line
 from dagster_divorder.models.pretrained import load_module, quiet

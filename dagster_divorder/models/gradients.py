@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import MODEL_BYTES
+from dagster_divorder.engine.base import MODEL_BYTES
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary
 from dagster_divorder.models.embed import Embedder, sees_ahead

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import CONFIG, first_line, read_object, write_json
 from dagster_divorder.models.tokenize import check_ids, panics_as_errors

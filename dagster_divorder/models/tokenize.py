@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER, first_line, read_object
 from dagster_divorder.models.conformance import conformance_texts

@@ -11,13 +11,12 @@ import numpy as np
 
 from dagster_divorder.core.sketch import changed_share, left_share, sketch
 from dagster_divorder.errors import StoreError
-from dagster_divorder.pipeline.changes import what_changed
-from dagster_divorder.pipeline.stage import Decision, Stage, counts
+from dagster_divorder.pipeline.stage import Decision, Stage, counts, what_changed
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import FitName
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import FITS, put_fit, read_fit
+from dagster_divorder.store.stages import FITS, put_fit, read_fit
 from dagster_divorder.store.state import Receipt, Result, load_receipt, load_result, put_result
 
 if TYPE_CHECKING:

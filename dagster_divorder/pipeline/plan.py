@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.published import refusal_ahead
 from dagster_divorder.pipeline.run import Run, ToBeMadeError, check_settings
-from dagster_divorder.pipeline.stage import Decision
+from dagster_divorder.pipeline.stage import Decision, what_changed
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.write.curated import refuse_foreign_files
 
@@ -46,7 +45,7 @@ class Plan:
 def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     """Plan a run of some stages, by default of all that an output needs, on the store as it is. Raises InputError:
     the input cannot be read, or too much of it would be refused."""
-    store = store_of(settings.store).open(create=False)
+    store = store_at(settings.store.path).open(create=False)
     wanted = graph.needed(settings, *stages)
     if OUTPUT in wanted:
         refuse_foreign_files(store, settings)

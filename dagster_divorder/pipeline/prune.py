@@ -17,7 +17,7 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.store.base import FORMAT_FILE, LOCK_FILE, STATE, Store
 from dagster_divorder.store.fragments import RECORDS, Fragments, records_folder
-from dagster_divorder.store.space import RESULTS, embeddings_file
+from dagster_divorder.store.stages import RESULTS, embeddings_file
 from dagster_divorder.store.state import State, changing, load_receipt, load_state
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside

@@ -15,10 +15,9 @@ import numpy as np
 
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
-from dagster_divorder.engine import open_engine
-from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.memory import give_back_memory, is_out_of_memory
+from dagster_divorder.engine.base import Engine, give_back_memory, is_out_of_memory
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress, Silent
+from dagster_divorder.engine.ray import open_engine
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
@@ -27,10 +26,10 @@ from dagster_divorder.pipeline.stage import Finding
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.loading import refuse_overlap
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
@@ -217,7 +216,7 @@ def run_graph(
     progress = progress or STANDARD_ERROR
     # Loading checks settings; settings built in Python are checked here.
     refuse_overlap(settings)
-    store = store_of(settings.store)
+    store = store_at(settings.store.path)
     with store.lock(on_wait=progress.note):
         with contextlib.closing(Run(settings, store.open(), graph, progress)) as run:
             # A state is written before the first fragment: fragments without a state are refused.
@@ -289,7 +288,7 @@ def run_checks(graph: Graph, settings: Settings, stage: str | None = None) -> di
     checks = [check for name, each in graph.items() if stage in (None, name) for check in each.checks]
     if not checks:
         return {}
-    store, findings = store_of(settings.store), {}
+    store, findings = store_at(settings.store.path), {}
     with store.lock():
         run = Run(settings, store.open(), graph, Silent())
         for check in checks:

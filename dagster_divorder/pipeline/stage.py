@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import orjson
 import xxhash
+from pydantic import BaseModel, ValidationError
 
 from dagster_divorder.engine.base import Needs
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.pipeline.changes import given_settings, value_of, what_changed
 from dagster_divorder.pipeline.per_fragment import (
     ComputeAndStore,
     Work,
@@ -32,6 +32,7 @@ from dagster_divorder.pipeline.per_fragment import (
     work_to_do,
 )
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.sections import Input, Inputs
 from dagster_divorder.store.arrays import pack, pack_rows
 from dagster_divorder.store.stages import Result as Computed
 from dagster_divorder.store.stages import StageFiles
@@ -120,7 +121,7 @@ class Stage(ABC):
 
     `version` rises when the code gives other bytes for the same input. `reads` names the stages that it reads, as far
     as the settings have them. `settings` names the sections, or single settings, that decide its result
-    (`changes.value_of`). With the results that it reads they make the key, unless `decided_by` gives what does: less,
+    (`value_of`). With the results that it reads they make the key, unless `decided_by` gives what does: less,
     such as the outcome of `auto` on this machine, or more, such as the content of a file. `when` says whether settings
     have the stage at all.
 
@@ -331,3 +332,65 @@ class WholeCorpus(Stage):
         result = as_stored(Result(key=key, version=key, files=files, facts=facts, figures=computed.figures))
         keep_result(run.store, self.name, result)
         return result
+
+
+SHOWN_CHARACTERS = 60
+DECIDES_NOTHING = {"store", "refit"}
+"""Sections that decide no result: the place of the store, and when fits are made again."""
+NOT_IN_KEYS = {"input": {"paths", "id_field", "max_reject_share"}, "order": {"frozen_tokens", "append"}}
+"""Settings of a section that its value leaves out: a new file must not change every key, no order depends on ids, a
+limit decides no result, and the stage `frozen` holds what stays of a plan. A stage that depends on one names it."""
+
+
+def given_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that a receipt keeps: all that may decide a result and differ from their defaults."""
+    return settings.model_dump(mode="json", exclude_defaults=True, exclude=DECIDES_NOTHING)
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """A section of the settings (`order`) without NOT_IN_KEYS, or a single setting (`order.traits`), as JSON values. Of
+    several inputs a list."""
+    section, _, field = name.partition(".")
+    value = getattr(settings, section)
+    if not isinstance(value, BaseModel):
+        return value
+    blocks = value.each if isinstance(value, Input) else (value,)
+    if field:
+        dumps = [block.model_dump(mode="json", include={field})[field] for block in blocks]
+    else:
+        dumps = [block.model_dump(mode="json", exclude=NOT_IN_KEYS.get(section)) for block in blocks]
+    return dumps if isinstance(value, Inputs) else dumps[0]
+
+
+def what_changed(stage: Stage, run: Run, otherwise: str = "what it reads has changed") -> str:
+    """Why a stage has to compute its result: it has never run, its settings or its code changed, or `otherwise`."""
+    last = load_receipt(run.store, stage.name)
+    if last is None:
+        return "first run on this store"
+    if changed := changed_settings(stage, last, run.settings):
+        return ", ".join(changed)
+    return "its code changed" if last.fingerprint.partition("-")[0] != str(stage.version) else otherwise
+
+
+def changed_settings(stage: Stage, last: Receipt, settings: Settings) -> list[str]:
+    """Changes since a stage's last result of the settings that decide it, such as `clusters.k 30 -> 15`."""
+    try:
+        before = stage.given(Settings(**last.settings))
+    except ValidationError:  # another version of the package wrote them
+        return []
+    return [*_differences("", before, stage.given(settings))]
+
+
+def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
+    """Differences between two values of a setting, each as `key old -> new`; tables are compared entry by entry."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                yield from _differences(f"{key}.{name}".removeprefix("."), old.get(name), new.get(name))
+    else:
+        yield f"{key} {_shown(old)} -> {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    text = "unset" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -14,7 +14,7 @@ from dagster_divorder.pipeline.graph import Graph
 from dagster_divorder.pipeline.run import Run, run_graph
 from dagster_divorder.pipeline.stage import PerDocument, Stage, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.store.connect import store_of
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import Receipt
 
 MODULES = {
@@ -117,7 +117,7 @@ def open_run(settings: Settings) -> Run:
     Raises:
         StoreError: the place of the store holds other files, or a store of another version.
     """
-    return Run(recognised(settings), store_of(settings.store).open(create=False), GRAPH)
+    return Run(recognised(settings), store_at(settings.store.path).open(create=False), GRAPH)
 
 
 def asset_upstream(graph: Graph, settings: Settings) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ words, high word first; word order is byte order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,3 +81,35 @@ def _binary(ids: np.ndarray) -> pa.Array:
     """uint64 (n, 2) as Arrow's values of 16 bytes, over the same memory."""
     data = np.ascontiguousarray(ids, np.uint64)
     return pa.Array.from_buffers(pa.binary(ID_BYTES), len(data), [None, pa.py_buffer(data)])
+
+
+@dataclass(frozen=True, slots=True)
+class Multiset:
+    """records: number of records; hashes: sum of their hashes; bytes: of lines with their ends, 0 for Parquet rows."""
+
+    records: int = 0
+    hashes: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Multiset) -> Multiset:
+        return Multiset(
+            self.records + other.records, (self.hashes + other.hashes) % (1 << 128), self.bytes + other.bytes
+        )
+
+
+def of_lines(lines: Sequence[Content]) -> Multiset:
+    """The multiset of lines without their ends."""
+    return Multiset(len(lines), hash_sum(words(hash_all(lines))), sum(map(len, lines)) + len(lines))
+
+
+def of_rows(rows: Sequence[Content]) -> Multiset:
+    """The multiset of rows as `row_bytes` spells them."""
+    return Multiset(len(rows), hash_sum(words(hash_all(rows))))
+
+
+def hash_sum(ids: np.ndarray) -> int:
+    """Sum of hashes modulo 2^128. ids: uint64 (n, 2), fewer than 2^32."""
+    # 32 bits at a time, so that sums do not overflow.
+    quarters = np.ascontiguousarray(ids, "<u8").view("<u4").reshape(-1, 4).sum(axis=0, dtype=np.uint64)
+    low_of_high, high, low, high_of_low = map(int, quarters)
+    return ((high << 96) + (low_of_high << 64) + (high_of_low << 32) + low) % (1 << 128)

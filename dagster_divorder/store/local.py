@@ -1,4 +1,4 @@
-"""A store in a local folder, and the store at a place.
+"""A store in a local folder.
 
 `put` writes under a temporary name, flushes to disk and renames. The lock is the kernel's, on a file: it ends with the
 process.

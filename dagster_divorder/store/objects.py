@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from dagster_divorder.errors import StoreError
+from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.settings.places import Url
+from dagster_divorder.settings.places import Url, checked_url, is_url
 from dagster_divorder.store.base import FORMAT_FILE, STATE, Store
 from dagster_divorder.store.disk import temporary_folder
 from dagster_divorder.store.folder import Data, temporary_name
@@ -177,3 +177,14 @@ class ObjectStore(Store):
 def _version_of(answer: Any) -> dict[str, str]:
     """The object's version in an answer: the tag of S3 and Azure, Google's number of the generation."""
     return {key: answer[key] for key in ("e_tag", "version") if answer.get(key)}
+
+
+def store_at(place: str | os.PathLike[str]) -> Store:
+    """The store at a folder or a URL, not yet opened."""
+    if not is_url(os.fspath(place)):
+        return LocalStore(place)
+    try:
+        url = checked_url(os.fspath(place))
+    except ValueError as error:
+        raise InputError(f"this URL cannot hold a store: {error}") from None
+    return ObjectStore(url)

@@ -9,8 +9,7 @@ import numpy as np
 from dagster_divorder.errors import MissingStageError
 from dagster_divorder.store.arrays import unpack, unpack_rows
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import read_fit
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.stages import StageFiles, read_fit
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 

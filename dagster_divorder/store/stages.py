@@ -1,18 +1,26 @@
-"""The stage cache: one file per (stage, key, fragment). Present: reuse. Absent: compute."""
+"""Results of stages. Of fragments: one file per (stage, key, fragment). Present: reuse. Absent: compute. Of fits, which
+are learnt from the corpus: a folder, named by the hash of all its files.
+
+Files of fits keep their own names, because libraries read a model's folder. Appended data uses a fit unchanged. A lost
+or altered fit is made again only on request, because a new fit would change the results of all data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from pathlib import Path
+from typing import IO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import MissingStageError, StoreError
 from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_some, unpack_table
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.view import Fragment, by_fragment, spans
+from dagster_divorder.store.state import Receipt
+from dagster_divorder.store.view import Fragment, View, by_fragment, spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +141,117 @@ def joined(results: Sequence[Result]) -> Result:
     if isinstance(results[0], pa.Table):
         return pa.concat_tables(results, promote_options="permissive")
     return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+
+
+RESULTS = "results"
+SAMPLE_BYTES = 1 << 30
+"""Most bytes of vectors that a fit reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Vectors for clustering: a vector stage's results, D dims.
+
+    files: the stored vectors. centre: subtract the mean before clustering.
+    """
+
+    files: StageFiles
+    centre: bool
+
+    def listed(self) -> Space:
+        """The same space for workers (`StageFiles.listed`)."""
+        return replace(self, files=self.files.listed())
+
+    def read(self, fragment: Fragment) -> np.ndarray:
+        """Vectors float32 (rows, D) of a fragment."""
+        return self.files.read(fragment)["vectors"]
+
+    def dims(self, view: View) -> int:
+        return int(self.read(view.fragments[0]).shape[1])
+
+    def most_rows(self, view: View, size: int = SAMPLE_BYTES) -> int:
+        """Number of vectors that fit in `size` bytes, at least 1."""
+        return max(1, size // (4 * self.dims(view)))
+
+    def rows(self, view: View, rows: np.ndarray) -> np.ndarray:
+        """Vectors of records, float32 (n, D), in the order of `rows`."""
+        if not len(rows):
+            return np.empty((0, self.dims(view)), np.float32)
+        vectors = np.empty((0, 0), np.float32)
+        for places, inside, arrays in self.files.at(view.fragments, rows):
+            part = arrays["vectors"][inside]
+            if not vectors.size:
+                vectors = np.empty((len(rows), part.shape[1]), np.float32)
+            vectors[places] = part
+        return vectors
+
+
+def embeddings_file(receipt: Receipt) -> str:
+    """Store name of the file with all vectors."""
+    kind = "gradients" if receipt.stage == "gradient_embeddings" else "embeddings"
+    return f"{RESULTS}/{kind}-{receipt.version}.npy"
+
+
+def map_vectors(store: Store, view: View, receipt: Receipt) -> np.ndarray:
+    """Stored vectors of the accepted records in input order, (N, D), memory-mapped read-only.
+
+    receipt: a vector stage's receipt. The first call writes one file to the store, fragment by fragment; later calls
+    map that file. A complete run on a folder, or `divorder prune`, removes it once it is not current.
+    """
+    name, files = embeddings_file(receipt), StageFiles(store, receipt.stage, receipt.key)
+
+    def write(file: IO[bytes]) -> None:
+        for rows, arrays in files.each(view.fragments):
+            vectors = arrays["vectors"]
+            if not rows.start:
+                shape = (len(view), vectors.shape[1])
+                header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(vectors.tobytes())
+
+    if not store.exists(name):
+        store.put(name, write)
+    return np.load(store.local(name), mmap_mode="r", allow_pickle=False)
+
+
+FITS = "fits"
+
+
+def put_fit(store: Store, stage: str, files: Mapping[str, bytes]) -> str:
+    """Store the files of a fit; returns its folder. The same files have the same folder."""
+    folder = f"{FITS}/{stage}/{_hash(files)}"
+    # Fitting again mends a damaged fit.
+    damaged = [file for file in store.list(folder) if store.read(file) != files.get(file.rpartition("/")[2])]
+    store.delete(*damaged)
+    for name, data in files.items():
+        store.put(f"{folder}/{name}", data)
+    return folder
+
+
+def read_fit(store: Store, folder: str, name: str | None = None) -> dict[str, bytes]:
+    """The files of a fit. name: the fit's name for `--refit`, for the message. Raises StoreError: a file is missing
+    or altered."""
+    files = {file.rpartition("/")[2]: store.read(file) for file in store.list(folder)}
+    stages, _, expected = folder.rpartition("/")
+    actual = _hash(files)
+    if actual != expected:
+        again = f"divorder run --refit {name}" if name else f"delete {store.where(stages)}"
+        raise StoreError(
+            f"fit {store.where(folder)} is {f'damaged: its files hash to {actual}' if files else 'missing'}; restore "
+            f"it from a copy, or {again} to fit again (later stages are then computed again)"
+        )
+    return files
+
+
+def model_path(store: Store, model: str | Path) -> Path:
+    """Folder of a model's files on this machine, for libraries that read folders. model: the folder of a fit in the
+    store, or the user's own path."""
+    return store.local(model) if isinstance(model, str) else model
+
+
+def _hash(files: Mapping[str, bytes]) -> str:
+    digest = xxhash.xxh3_128()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode())
+        digest.update(files[name])
+    return digest.hexdigest()

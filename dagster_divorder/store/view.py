@@ -23,7 +23,7 @@ class Fragment:
     """A run of consecutive lines (or Parquet rows) of one input, across its files, cut by content.
 
     rows: accepted records. lines: all lines, blank and refused ones too. refused: records. size: bytes of the accepted
-    records, lines with their ends; text_bytes: of their texts. hashes: sum of the record hashes (`corpus.multiset`).
+    records, lines with their ends; text_bytes: of their texts. hashes: sum of the record hashes (`ids.hash_sum`).
     digest: a hash of the records' ids in order. shape: `Shape.key` of the input. file, offset: where its first line
     begins. primary: its end is cut by content, and not because it is full or the input ends. raw: a hash of the bytes
     in the files from there to the next fragment; "" if they cannot grow in place. picks: rows, int64

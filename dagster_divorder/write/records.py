@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.corpus.inputs import BLOCK_BYTES, read_batches
-from dagster_divorder.corpus.multiset import Multiset, of_lines, of_rows
 from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import Content, hash_all, words
+from dagster_divorder.store.ids import Content, Multiset, hash_all, of_lines, of_rows, words
 from dagster_divorder.store.sources import Source, open_source
 from dagster_divorder.store.view import Fragment, View, offsets, spans
 from dagster_divorder.write.permute import Permutation, Values

@@ -25,7 +25,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store import base, objects, sources
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.connect import store_at
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.remote import connect
 from dagster_divorder.store.state import load_state
 from tests.cluster.driver import SMALL

@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_divorder.corpus.compression import CODECS
-from dagster_divorder.corpus.inputs import read_lines
+from dagster_divorder.corpus.inputs import CODECS, read_lines
 from dagster_divorder.errors import InputError
 
 LINES = [b'{"text":"%x"}' % random.Random(number).getrandbits(200) for number in range(8)]

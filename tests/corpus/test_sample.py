@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagster_divorder.corpus.sample import records_by_text
+from dagster_divorder.corpus.stored import records_by_text
 
 # Few first halves, so that some are equal, and few ids, so that texts repeat.
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2) | st.just(2**64 - 1)), min_size=1, max_size=60)

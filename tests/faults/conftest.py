@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import load_settings
-from dagster_divorder.store.connect import store_of
 from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.runner import Runner
@@ -91,7 +91,7 @@ def differing(config: Path, expected: dict[str, Any]) -> list[str]:
 
 def was_written(config: Path) -> bool:
     """Whether the last run has written the output."""
-    receipt = load_receipt(store_of(load_settings(config, {}).store), "curated_output")
+    receipt = load_receipt(store_at(load_settings(config, {}).store.path), "curated_output")
     assert receipt is not None
     return bool(receipt.figures["written"])
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_divorder.engine.memory import is_out_of_memory
+from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.models.embed import PADDING, SMALL, batch_end
 
 

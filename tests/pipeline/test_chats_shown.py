@@ -14,7 +14,7 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.chats.document import words
 from dagster_divorder.cli import main
-from dagster_divorder.corpus.sample import contents
+from dagster_divorder.corpus.stored import contents
 from dagster_divorder.defs.metadata import result_metadata
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.models.tokenize import load_encoder

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.corpus.sample import EXAMPLE_CHARACTERS, beginnings, records_by_text
+from dagster_divorder.corpus.stored import EXAMPLE_CHARACTERS, beginnings, records_by_text
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run

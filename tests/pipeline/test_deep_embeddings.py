@@ -24,8 +24,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.space import map_vectors
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.stages import StageFiles, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import Notes, topic_records, write_jsonl

@@ -17,8 +17,8 @@ from dagster_divorder.cli.runs import plan as plan_page
 from dagster_divorder.cli.runs import prune as prune_page
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.changes import changed_settings, given_settings
 from dagster_divorder.pipeline.plan import Plan, make_plan
+from dagster_divorder.pipeline.stage import changed_settings, given_settings
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore

@@ -21,7 +21,7 @@ from dagster_divorder.pipeline.run import Run, run_checks
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import topic_records, write_jsonl

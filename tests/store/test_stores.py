@@ -13,9 +13,9 @@ from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store import folders
 from dagster_divorder.store.base import FORMAT_FILE, FORMAT_VERSION, Store
-from dagster_divorder.store.connect import store_at
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
+from dagster_divorder.store.objects import store_at
 from tests.store.remote import OBJECTS, put
 
 pytestmark = pytest.mark.parametrize("place", ["folder", *OBJECTS], indirect=True)

@@ -22,10 +22,8 @@ from dagster_divorder.corpus.find import Found, find_inputs
 from dagster_divorder.corpus.ingest import Ingested, ingest
 from dagster_divorder.corpus.inputs import Kind, read_schema
 from dagster_divorder.corpus.looks import repeated_texts
-from dagster_divorder.corpus.multiset import Multiset
 from dagster_divorder.corpus.parquet_rows import check_columns
 from dagster_divorder.corpus.records import check_rejects
-from dagster_divorder.pipeline.changes import what_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import (
     Decision,
@@ -35,11 +33,13 @@ from dagster_divorder.pipeline.stage import (
     Text,
     content_hash,
     counts,
+    what_changed,
 )
 from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
 from dagster_divorder.stages.corpus.chat_template import chat_facts, template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
+from dagster_divorder.store.ids import Multiset
 from dagster_divorder.store.sources import RemoteFile, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View

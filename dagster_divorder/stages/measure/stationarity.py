@@ -51,7 +51,7 @@ from dagster_divorder.stages.topics.components import (
     load_space,
     space_reads,
 )
-from dagster_divorder.store.space import Space
+from dagster_divorder.store.stages import Space
 from dagster_divorder.store.state import Receipt
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dagster_divorder.core.mix.heldout import choose
 from dagster_divorder.core.order.traits import column_codes
-from dagster_divorder.corpus.sample import records_by_text
+from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled, load_fitted
 from dagster_divorder.pipeline.run import Run

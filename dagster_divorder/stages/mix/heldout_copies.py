@@ -18,8 +18,7 @@ import xxhash
 from dagster_divorder.chats.document import all_words
 from dagster_divorder.core.arrow import plain_array, text_array
 from dagster_divorder.core.mix.heldout import folded
-from dagster_divorder.corpus.sample import contents
-from dagster_divorder.corpus.stored import Records
+from dagster_divorder.corpus.stored import Records, contents
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of

@@ -3,7 +3,7 @@
 `selection.method` fills `selection.tokens`, counted like shares. Candidates are the first records of each text that
 have a gradient (gradient_embeddings) and are not held out. What a trainer has consumed (`order.frozen_tokens`) stays
 chosen and counts. Appended data compete with all other data, since the value of a record depends on the others.
-The vectors are gathered into one file (`store.space.map_vectors`), mapped, and read in blocks in input order, so the
+The vectors are gathered into one file (`store.stages.map_vectors`), mapped, and read in blocks in input order, so the
 choice depends on neither fragments nor workers.
 
 `selection`, Parquet, a row per accepted record in input order: record_id, weight (by which it was chosen; 0 if it was
@@ -28,7 +28,7 @@ from dagster_divorder.stages.mix.heldout_copies import load_heldout
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.store.view import View
 
 REASONS = (

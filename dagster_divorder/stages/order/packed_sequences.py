@@ -43,7 +43,7 @@ from dagster_divorder.stages.order.greedy_order import load_order, remade
 from dagster_divorder.stages.order.pieces import StreamPieces, left_out_lines
 from dagster_divorder.stages.order.sections import keeps_copies_apart
 from dagster_divorder.stages.topics.components import chosen_vectors, space_reads
-from dagster_divorder.store.space import map_vectors
+from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.store.state import Receipt
 
 

@@ -25,10 +25,19 @@ from dagster_divorder.core.measure import cluster_mix
 from dagster_divorder.core.measure.along import quantiles_along
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.errors import MissingStageError, without_secrets
-from dagster_divorder.pipeline.changes import DECIDES_NOTHING, given_settings
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run, stage_row
-from dagster_divorder.pipeline.stage import RUN_FIGURES, File, Link, Made, Shown, WholeCorpus, versions
+from dagster_divorder.pipeline.stage import (
+    DECIDES_NOTHING,
+    RUN_FIGURES,
+    File,
+    Link,
+    Made,
+    Shown,
+    WholeCorpus,
+    given_settings,
+    versions,
+)
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import EVIDENCE
 from dagster_divorder.stages.corpus.fields import built_in, load_fields

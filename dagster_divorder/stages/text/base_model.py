@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from dagster_divorder.corpus.sample import MAX_DOCUMENTS, contents, sample_texts
+from dagster_divorder.corpus.stored import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, Fitted, PinnedFit, another_corpus, documents_left
@@ -35,7 +35,7 @@ from dagster_divorder.stages.corpus.chat_template import (
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.disk import scratch
-from dagster_divorder.store.fits import model_path
+from dagster_divorder.store.stages import model_path
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:

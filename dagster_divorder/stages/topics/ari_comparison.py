@@ -13,14 +13,14 @@ import orjson
 
 from dagster_divorder.core.topics.agreement import compare, told_by_words
 from dagster_divorder.core.topics.terms import find_words
-from dagster_divorder.corpus.sample import beginnings
+from dagster_divorder.corpus.stored import beginnings
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Text
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import CHARACTERS, sample_size
 from dagster_divorder.stages.topics.components import STAGE_OF, load_space
-from dagster_divorder.store.space import SAMPLE_BYTES
+from dagster_divorder.store.stages import SAMPLE_BYTES
 
 USUAL = 30
 """Clusters of each space if `clusters.k` is not a number: the recommended one depends on the space."""

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from dagster_divorder.core.topics.cluster import most_points
-from dagster_divorder.corpus.sample import beginnings, first_lines
+from dagster_divorder.corpus.stored import beginnings, first_lines
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows

@@ -24,7 +24,7 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
 from dagster_divorder.stages.topics.cluster_names import load_named
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
 from dagster_divorder.store.arrays import pack, unpack
-from dagster_divorder.store.space import Space
+from dagster_divorder.store.stages import Space
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import KINDS
-from dagster_divorder.store.space import Space
+from dagster_divorder.store.stages import Space
 from dagster_divorder.store.state import Receipt
 
 STAGE_OF = {kind: f"{kind}_embeddings" for kind in KINDS}

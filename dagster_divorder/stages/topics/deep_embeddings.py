@@ -34,8 +34,7 @@ from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.text.token_counts import tokenize
 from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import model_path
-from dagster_divorder.store.stages import StageFiles
+from dagster_divorder.store.stages import StageFiles, model_path
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment
 

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from dagster_divorder.core.vectors.pool import token_weights
-from dagster_divorder.corpus.sample import MAX_DOCUMENTS, sample_texts
+from dagster_divorder.corpus.stored import MAX_DOCUMENTS, sample_texts
 from dagster_divorder.errors import SettingsError
 from dagster_divorder.models.checkpoint import (
     CONFIG,
@@ -37,7 +37,7 @@ from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpo
 from dagster_divorder.stages.mix.heldout import fit_rows
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.store.disk import scratch
-from dagster_divorder.store.fits import model_path
+from dagster_divorder.store.stages import model_path
 
 INFO = "deep_model.json"
 STAGE = "deep_model"

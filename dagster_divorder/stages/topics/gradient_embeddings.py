@@ -27,7 +27,7 @@ from dagster_divorder.stages.topics.deep_embeddings import (
 )
 from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.base import Store
-from dagster_divorder.store.fits import model_path
+from dagster_divorder.store.stages import model_path
 
 if TYPE_CHECKING:
     from dagster_divorder.models.embed import Embedder

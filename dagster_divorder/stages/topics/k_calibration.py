@@ -15,7 +15,7 @@ import orjson
 from dagster_divorder.core.topics.cluster import assign, fit, most_points
 from dagster_divorder.core.topics.k_calibration import SAMPLE, recommended, silhouette
 from dagster_divorder.core.vectors.unit import unit_rows
-from dagster_divorder.corpus.sample import records_by_text
+from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run

@@ -25,8 +25,7 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.corpus.stored import Records
-from dagster_divorder.engine.base import Engine
-from dagster_divorder.engine.memory import MAPPED_BYTES
+from dagster_divorder.engine.base import MAPPED_BYTES, Engine
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.readers.files import padded_rows
