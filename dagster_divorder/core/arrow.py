@@ -66,7 +66,7 @@ def number_array(values: Sequence[float | None], dtype: type[np.int64 | np.uint6
 
 
 def plain_array(values: NDArray[Any]) -> pa.Array:
-    """Whole or real numbers (n,) as Arrow; contiguous memory is shared."""
+    """Whole or real numbers (n,) as Arrow; contiguous memory is shared. `pa.array` imports pandas for them."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(

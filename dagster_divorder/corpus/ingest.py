@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
-from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.core.arrow import binary_array, plain_array
 from dagster_divorder.corpus.cut import Place, cut
 from dagster_divorder.corpus.find import Found
 from dagster_divorder.corpus.inputs import Block, is_plain, joined, may_grow, read_lines, read_rows, readable
@@ -31,7 +31,6 @@ from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_block, reject
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.engine.progress import Advance
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import ENTRY, REFUSED, Fragments
 from dagster_divorder.store.ids import ID_BYTES, hash_all, hash_sum, places, to_bytes, words
 from dagster_divorder.store.sources import RemoteFile, Source, identity, open_source
@@ -392,7 +391,7 @@ def _parsed(
     if isinstance(block.content, list):
         content = binary_array([block.content[place] for place in sound.tolist()])
     else:
-        rows = block.content.take(row_array(sound))
+        rows = block.content.take(plain_array(sound))
         content = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
         # For rows the mean.
         sizes = np.full(len(sound), -(-content.nbytes // max(1, len(sound))), np.int64)

@@ -18,9 +18,8 @@ import orjson
 import pyarrow as pa
 from blake3 import blake3
 
-from dagster_divorder.core.arrow import is_list, is_text
+from dagster_divorder.core.arrow import is_list, is_text, plain_array
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import ID_BYTES
 
 
@@ -108,7 +107,7 @@ def check_columns(schema: pa.Schema, *, as_json: bool) -> None:
     for field in schema:
         none = pa.nulls(0, field.type)
         try:
-            json_values(none.take(row_array(np.empty(0, np.int64))), named=False)
+            json_values(none.take(plain_array(np.empty(0, np.int64))), named=False)
         except (pa.ArrowNotImplementedError, InputError) as error:
             raise InputError(
                 f"column {field.name!r} has type {field.type}, and rows of this type cannot be taken ({error}); "
@@ -227,7 +226,7 @@ def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
         starts = column.offsets.to_numpy()[: len(column)].astype(np.int64)
     # Arrow's own `flatten` lacks types.
     shifts = starts - _ends(lengths)[:-1]
-    return lengths, column.values.take(row_array(np.repeat(shifts, lengths) + np.arange(lengths.sum())))
+    return lengths, column.values.take(plain_array(np.repeat(shifts, lengths) + np.arange(lengths.sum())))
 
 
 def _ends(lengths: np.ndarray) -> np.ndarray:

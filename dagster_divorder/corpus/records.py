@@ -17,14 +17,13 @@ from dagster_divorder.chats.forms import (
     refuse_written,
     without_nulls,
 )
-from dagster_divorder.core.arrow import is_text
+from dagster_divorder.core.arrow import is_text, plain_array
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.corpus.inputs import CR_ENDS, Block, parse
 from dagster_divorder.corpus.looks import looks_like, structure_of
 from dagster_divorder.corpus.parquet_rows import json_values, row_as_json
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.sources import Source
 from dagster_divorder.store.view import View
 
@@ -155,7 +154,7 @@ def parse_block(block: Block, at: np.ndarray, shape: Shape, path: Source) -> lis
     if isinstance(block.content, list):
         return parse_lines([block.content[place] for place in at.tolist()], shape)
     try:
-        return parse_rows(block.content.take(row_array(at)), shape)
+        return parse_rows(block.content.take(plain_array(at)), shape)
     except InputError as error:
         raise InputError(f"{shape.label}{path}: {error}") from None
 
@@ -164,7 +163,7 @@ def raw_bytes(block: Block, place: int) -> bytes:
     """The bytes of a record: a line, or a row as JSON."""
     if isinstance(block.content, list):
         return block.content[place]
-    return row_as_json(block.content.take(row_array(np.array([place]))))
+    return row_as_json(block.content.take(plain_array(np.array([place]))))
 
 
 def reject(block: Block, place: int, number: int, reason: str) -> bytes:

@@ -76,13 +76,6 @@ def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: st
     return arrays
 
 
-def row_array(rows: np.ndarray) -> pa.Array:
-    """int64 (n,) as an Arrow array over the same memory; `pa.array` imports pandas for it."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))]
-    )
-
-
 def pack_table(table: pa.Table) -> bytes:
     """An Arrow table to bytes."""
     sink = pa.BufferOutputStream()

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.errors import DamagedFileError
-from dagster_divorder.store.arrays import pack, row_array, unpack_some
+from dagster_divorder.store.arrays import pack, unpack_some
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.view import Fragment, spans
 
@@ -136,7 +137,7 @@ class Fragments:
                 first[number] = at - (int(ends[frame - 1]) if frame else 0)
                 at += len(parts[-1])
         content = pa.concat_arrays(parts)
-        return content if fragment.picks is None else content.take(row_array(rows + first[frame_of]))
+        return content if fragment.picks is None else content.take(plain_array(rows + first[frame_of]))
 
 
 def _frames(content: pa.Array) -> Iterator[tuple[int, int]]:

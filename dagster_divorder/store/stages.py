@@ -16,8 +16,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+<<<<<<< Updated upstream
 from dagster_divorder.errors import MissingStageError, StoreError
 from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_some, unpack_table
+=======
+from dagster_divorder.core.arrow import plain_array
+from dagster_divorder.errors import MissingStageError
+from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_some, unpack_table
+>>>>>>> Stashed changes
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, View, by_fragment, spans
@@ -119,7 +125,7 @@ RAGGED = {"ids": "lengths"} | dict.fromkeys(("span_first", "span_last", "span_ki
 
 def take(result: Result, rows: np.ndarray) -> Result:
     """The given rows of a result, int64 (n,)."""
-    return result.take(row_array(rows)) if isinstance(result, pa.Table) else take_rows(result, rows)
+    return result.take(plain_array(rows)) if isinstance(result, pa.Table) else take_rows(result, rows)
 
 
 def take_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:

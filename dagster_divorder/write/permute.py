@@ -27,11 +27,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.engine.base import Engine, ahead
 from dagster_divorder.engine.local import KEEP_MEMORY
 from dagster_divorder.engine.progress import Advance, Progress
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.folder import LocalFolder, temporary_name
 from dagster_divorder.write.curated import OutputFolder
 
@@ -133,7 +133,7 @@ class Permutation:
             whole = pa.concat_arrays(read) if read else pa.nulls(0)
             rows = np.cumsum([0, *map(len, read)])[array] + first
             step = SLICE_BYTES * len(whole) // max(1, whole.nbytes)
-            return _Runs(lambda low, high: whole.take(row_array(rows[low:high])), max(1, step))
+            return _Runs(lambda low, high: whole.take(plain_array(rows[low:high])), max(1, step))
         from dagster_divorder.core.kernels.token_runs import copy_runs
 
         lengths = self.sizes if self.lengths is None else self.lengths

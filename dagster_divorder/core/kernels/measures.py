@@ -84,6 +84,22 @@ def window_deviations(
 
 
 @kernel
+def stretch_totals(
+    indptr: Ints,
+    codes: NDArray[np.integer],
+    tokens: NDArray[np.integer],
+    often: Ints,
+    stretch: Ints,
+    totals: Floats,
+) -> None:
+    """totals[stretch[s], codes[q]] += often[s] * tokens[q] for the entries q of each sequence s. often, stretch: int64
+    (S,). totals: float64 (T, J)."""
+    for s in range(indptr.shape[0] - 1):
+        for q in range(indptr[s], indptr[s + 1]):
+            totals[stretch[s], codes[q]] += often[s] * np.int64(tokens[q])
+
+
+@kernel
 def count_buckets(
     ids: NDArray[np.unsignedinteger],
     first: Ints,

@@ -271,7 +271,9 @@ def _mix_distances(counts: Any, edges: Ints, batch: int, stretch: Ints) -> Dista
     laid = Counts(np.asarray(counts.indptr, np.int64), codes, tokens, counts.shape[1])
     ends = np.arange(1, len(stretch) // batch + 1) * batch
     # Shuffles stay inside stretches, so that each mix holds for all of them.
-    whole, inside = (Laid.of(laid, np.arange(len(stretch)), of) for of in (None, stretch))
+    whole = inside = Laid.of(laid, np.arange(len(stretch)))
+    if stretch[-1]:
+        inside = Laid.of(laid, whole.order, stretch)
     return lambda order: (
         replace(whole, order=order).deviations(edges[:-1], edges[1:]).tv,
         replace(inside, order=order).deviations(ends - batch, ends).tv,

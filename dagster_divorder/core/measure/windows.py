@@ -89,15 +89,13 @@ class Laid:
 def asked_mix(counts: Counts, order: Ints, read: Ints, stretch: ArrayLike | None = None) -> AskedMix:
     """The mix along the sequences `read`. A stretch has the mix of its sequences, each as often as `order` names it.
     stretch: int (S,)."""
-    from dagster_divorder.core.kernels.measures import AskedMix
+    from dagster_divorder.core.kernels.measures import AskedMix, stretch_totals
 
-    sequences = len(counts.indptr) - 1
+    indptr, codes, tokens, values = counts
+    sequences = len(indptr) - 1
     of_sequence = np.zeros(sequences, np.int64) if stretch is None else np.asarray(stretch, np.int64)
-    each = np.diff(counts.indptr)
-    cell = of_sequence.repeat(each) * counts.n_values + counts.codes
-    weights = np.bincount(order, minlength=sequences).repeat(each) * counts.tokens
-    stretches = int(of_sequence.max(initial=0)) + 1
-    totals = np.bincount(cell, weights, stretches * counts.n_values).reshape(stretches, -1)
+    totals = np.zeros((int(of_sequence.max(initial=0)) + 1, values))
+    stretch_totals(indptr, codes, tokens, np.bincount(order, minlength=sequences), of_sequence, totals)
     shares = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
     along, before = of_sequence[read], np.concatenate([[0], np.cumsum(counts.size[read])])
     begins = np.flatnonzero(np.diff(along, prepend=-1))

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.arrow import plain_array
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from scipy.sparse import csr_array
@@ -57,7 +59,7 @@ def find_words(texts: pa.Array) -> tuple[csr_array, list[str]]:
     used = csr_array((np.ones(len(word), np.int32), (document, word)), (len(texts), len(lengths)))
     used.data[:] = 1
     kept = np.flatnonzero((lengths >= 2) & (lengths <= 40))
-    return used[:, kept], words.dictionary.take(kept).to_pylist()
+    return used[:, kept], words.dictionary.take(plain_array(kept)).to_pylist()
 
 
 def cluster_names(
@@ -76,7 +78,7 @@ def cluster_names(
     share = holding.data / (size + 1)
     contrast = np.log(share / (np.bincount(word, share, words) / clusters)[word])
     rarity = (np.log(documents / used.sum(axis=0)) / -np.log(RARE)).clip(FLOOR, 1)
-    brevity = np.array([min(len(text.encode()), BREVITY) for text in vocabulary]) / BREVITY
+    brevity = np.array([len(text.encode()) for text in vocabulary]).clip(max=BREVITY) / BREVITY
     weight = share * (1 - share) * contrast.clip(FLOOR) * (rarity * brevity**2)[word]
 
     best = np.lexsort((-weight, cluster))
@@ -84,10 +86,11 @@ def cluster_names(
     names: list[str] = []
     for number, (start, end) in enumerate(pairwise(ends.tolist())):
         kept: list[str] = []
-        for at in word[best[start:end]].tolist():
-            term = vocabulary[at]
-            if len(kept) < NAMED_BY and not any(_same_word(term, other) for other in kept):
-                kept.append(term)
+        for at in word[best[start:end]]:
+            if not any(_same_word(vocabulary[at], other) for other in kept):
+                kept.append(vocabulary[at])
+            if len(kept) == NAMED_BY:
+                break
         name = ", ".join(kept)
         if not name or name in names:
             name = f"{name} (cluster {number})" if name else f"cluster {number}"

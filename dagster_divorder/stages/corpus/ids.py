@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
 from dagster_divorder.corpus.find import find_inputs
 from dagster_divorder.corpus.peek import unseen
@@ -22,7 +23,6 @@ from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, words
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
@@ -42,7 +42,7 @@ def read_ids(files: StageFiles, view: View, records: np.ndarray) -> pa.ChunkedAr
     numbers, which = np.unique(np.searchsorted(start, records, side="right") - 1, return_inverse=True)
     fragments = [view.fragments[number] for number in numbers.tolist()]
     table = pa.concat_tables([pa.Table.from_batches([], ID_COLUMNS), *files.tables(fragments)])
-    table = table.take(row_array(records - start[numbers][which] + offsets(fragments)[which]))
+    table = table.take(plain_array(records - start[numbers][which] + offsets(fragments)[which]))
     return number_or_text(*table.columns)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.core.seeds import drawn
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -26,7 +27,7 @@ from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_record_mask, consumed_version
 from dagster_divorder.stages.mix.heldout_copies import load_heldout
 from dagster_divorder.stages.text.loss_mask import counted_tokens
-from dagster_divorder.store.arrays import pack_parquet, row_array, unpack_parquet
+from dagster_divorder.store.arrays import pack_parquet, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.store.view import View
@@ -51,7 +52,7 @@ def left_out(run: Run) -> pa.Table:
     """The records that are not trained on, in input order: `record` (its position), `id`, `weight`, `reason`."""
     selection = unpack_parquet(run.read("subset_selection", "selection"), ["selected", "weight", "reason"])
     records = np.flatnonzero(~selection["selected"].to_numpy())
-    rows = row_array(records)
+    rows = plain_array(records)
     names = pa.array(record_names(run, records), pa.large_string())
     columns = {name: selection[name].take(rows) for name in ("weight", "reason")}
     return pa.table({"record": rows, "id": names, **columns})

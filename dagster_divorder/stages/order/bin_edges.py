@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import is_number
+from dagster_divorder.core.arrow import is_number, plain_array
 from dagster_divorder.core.order.traits import column_codes, quantile_edges
 from dagster_divorder.pipeline.fit import Fitted, PinnedFit, has_doubled
 from dagster_divorder.pipeline.run import Run
@@ -31,7 +31,7 @@ def _numbers(run: Run) -> dict[str, pa.ChunkedArray | pa.Array]:
     columns = {name: table.column(name) for name in table.column_names if name in traits}
     columns = {name: column for name, column in columns.items() if is_number(column.type)}
     computed = [name for name in built_in(run.settings) if name in traits - {"cluster", "length"}]
-    return columns | {name: pa.array(computed_numbers(run, name)) for name in computed}
+    return columns | {name: plain_array(computed_numbers(run, name)) for name in computed}
 
 
 def computed_numbers(run: Run, trait: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import is_number
+from dagster_divorder.core.arrow import is_number, plain_array
 from dagster_divorder.core.order.traits import Traits, bin_codes, column_codes
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -46,7 +46,7 @@ def trait_codes(
         codes = bin_codes(computed_numbers(run, trait), edges[trait])
         return codes, tuple(f"bin {at}" for at in range(len(edges[trait]) + 1))
     column = (
-        pa.array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
+        plain_array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
     # A mix adds its trait to order.traits.
     mixed = run.settings.repeats and trait == run.settings.mixed_trait

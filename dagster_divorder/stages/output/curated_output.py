@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 import xxhash
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.published import ORDERS, record_plan
@@ -55,7 +56,7 @@ from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, output_is_whole, output_order
 from dagster_divorder.stages.output.exports import plan_fingerprint
 from dagster_divorder.stages.topics.components import space_reads
-from dagster_divorder.store.arrays import compact, pack_parquet, row_array
+from dagster_divorder.store.arrays import compact, pack_parquet
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest, why_lacking
@@ -154,7 +155,7 @@ def _write(run: Run, key: str) -> dict[str, Any]:
         _stage_records(run, rows, sizes, output)
         output.stage("order.npy", lambda file: np.save(file, rows))
         # In row groups, so that a reader of some rows decodes few others.
-        columns = {name: row_array(column) for name, column in runs_of(load_packed(run), records).items()}
+        columns = {name: plain_array(column) for name, column in runs_of(load_packed(run), records).items()}
         output.stage(
             "packed_sequences.parquet",
             lambda file: pq.write_table(

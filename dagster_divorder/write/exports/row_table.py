@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.core.measure.runs import ReadRuns, RunCounter
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.write.curated import OutputFolder
@@ -54,10 +55,10 @@ def _batches(rows: Rows, traits: Traits, counted: RunCounter) -> Iterator[list[p
         item, tokens = rows.runs.document[runs], rows.runs.length[runs]
         weight = counted(ReadRuns(item, rows.runs.start[runs], tokens, edges - edges[0]))
         yield [
-            pa.array(np.bincount(row, tokens, size).astype(np.int32)),
-            pa.array(np.bincount(row, weight, size).astype(np.int32)),
-            pa.array(np.bincount(row, minlength=size).astype(np.int32)),
-            pa.array(np.bincount(row, tokens.astype(np.float64) ** 2, size)),
+            plain_array(np.bincount(row, tokens, size).astype(np.int32)),
+            plain_array(np.bincount(row, weight, size).astype(np.int32)),
+            plain_array(np.bincount(row, minlength=size).astype(np.int32)),
+            plain_array(np.bincount(row, tokens.astype(np.float64) ** 2, size)),
             *(
                 column
                 for codes in traits.codes.values()
@@ -72,4 +73,7 @@ def _by_value(row: np.ndarray, code: np.ndarray, weight: np.ndarray, size: int) 
     cell, inverse = np.unique(row * values + code, return_inverse=True)
     offsets = np.searchsorted(cell, np.arange(size + 1) * values).astype(np.int32)
     tokens = np.bincount(inverse, weight, len(cell)).astype(np.int32)
-    return tuple(pa.ListArray.from_arrays(offsets, part.astype(np.int32)) for part in (cell % values, tokens))
+    return tuple(
+        pa.ListArray.from_arrays(plain_array(offsets), plain_array(part.astype(np.int32)))
+        for part in (cell % values, tokens)
+    )

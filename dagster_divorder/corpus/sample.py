@@ -1,0 +1,75 @@
+"""Samples for fits: one record of each text by rising hash, a random order independent of input order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_divorder.core.arrow import plain_array
+from dagster_divorder.corpus.stored import Records
+from dagster_divorder.store.ids import distinct
+from dagster_divorder.store.view import Fragment, View, by_fragment
+
+CLIP_BYTES = 1 << 16
+"""A text sample takes at most this many UTF-8 bytes of a document, so that no book crowds out the rest."""
+
+MAX_DOCUMENTS = 1 << 18
+"""A text sample has at most this many documents: even a short document takes memory during a fit."""
+
+
+def records_by_text(
+    records: Records, view: View, most: int | None = None, without: np.ndarray | None = None
+) -> np.ndarray:
+    """One record of each text, the first one, by rising hash of the text, int64: the first `most`, or all if None.
+    without: records to leave out, bool (N,). Memory: some 60 bytes a record."""
+    rows = np.arange(len(view)) if without is None else np.flatnonzero(~without)
+    ids = records.text_ids(view.fragments)[rows]
+    first = distinct(ids).first
+    order = np.lexsort((ids[first, 1], ids[first, 0]))[:most]
+    return rows[first[order]]
+
+
+def sample_texts(records: Records, view: View, rows: np.ndarray, max_bytes: int) -> list[str]:
+    """Clipped texts of the first records of `rows`, int64 (n,): at most `max_bytes` in all, but at least one text."""
+    sizes = records.fragments.column(view.fragments, "text_size")
+    total = np.cumsum(np.minimum(sizes[rows], CLIP_BYTES))
+    rows = rows[: max(1, int(np.searchsorted(total, max_bytes, side="right")))]
+    # CLIP_BYTES characters have at least CLIP_BYTES bytes.
+    return [
+        text if len(text) <= CLIP_BYTES // 4 else text.encode()[:CLIP_BYTES].decode(errors="ignore")
+        for text in beginnings(records, view, rows, CLIP_BYTES).to_pylist()
+    ]
+
+
+def beginnings(records: Records, view: View, rows: np.ndarray, characters: int) -> pa.Array:
+    """First characters of each record's words, large_string (n,), in the order of `rows`."""
+    import pyarrow.compute as pc
+
+    return contents(
+        view.fragments, rows, lambda part: pc.utf8_slice_codeunits(records.words(part), 0, characters)
+    )
+
+
+EXAMPLE_CHARACTERS = 200
+
+
+def first_lines(records: Records, view: View, rows: np.ndarray) -> list[str]:
+    """First EXAMPLE_CHARACTERS of each record's text, as one line."""
+    texts = beginnings(records, view, rows, 4 * EXAMPLE_CHARACTERS).to_pylist()
+    return [" ".join(text.split())[:EXAMPLE_CHARACTERS] for text in texts]
+
+
+def contents(
+    fragments: Sequence[Fragment], rows: np.ndarray, read: Callable[[Fragment], pa.Array]
+) -> pa.Array:
+    """What `read` gives for records, in the order of `rows`, int64 (n,). read: takes some records of a fragment. Raises
+    StoreError: a fragment is missing or damaged."""
+    by_number = list(by_fragment(fragments, rows))
+    if not by_number:
+        return pa.nulls(0, pa.large_string())
+    parts = [read(fragments[number].pick(inside)) for number, _, inside in by_number]
+    place = np.empty(len(rows), np.int64)
+    place[np.concatenate([places for _, places, _ in by_number])] = np.arange(len(rows))
+    return pa.concat_arrays(parts).take(plain_array(place))
