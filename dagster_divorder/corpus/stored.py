@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_divorder.chats.document import all_words
-from dagster_divorder.core.arrow import binary_array
+from dagster_divorder.core.arrow import binary_array, plain_array
 from dagster_divorder.corpus.parquet_rows import json_lines
 from dagster_divorder.corpus.records import parse_lines, parse_rows
 from dagster_divorder.corpus.shapes import Shape
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.arrays import row_array
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.view import Fragment, View, by_fragment
@@ -132,4 +131,4 @@ def contents(
     parts = [read(fragments[number].pick(inside)) for number, _, inside in by_number]
     place = np.empty(len(rows), np.int64)
     place[np.concatenate([places for _, places, _ in by_number])] = np.arange(len(rows))
-    return pa.concat_arrays(parts).take(row_array(place))
+    return pa.concat_arrays(parts).take(plain_array(place))

@@ -16,14 +16,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-<<<<<<< Updated upstream
-from dagster_divorder.errors import MissingStageError, StoreError
-from dagster_divorder.store.arrays import pack, pack_table, row_array, unpack, unpack_some, unpack_table
-=======
 from dagster_divorder.core.arrow import plain_array
-from dagster_divorder.errors import MissingStageError
+from dagster_divorder.errors import MissingStageError, StoreError
 from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_some, unpack_table
->>>>>>> Stashed changes
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, View, by_fragment, spans
