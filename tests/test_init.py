@@ -363,9 +363,9 @@ def test_files_beside_the_corpus_that_are_not_read_are_told(
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv/b.csv").touch()
     assert main(["init", "csv"]) == 1
-    assert "there is 1 .csv; write it as Parquet with `pandas.read_csv(IN)" in capsys.readouterr().err
+    assert "left out: 1 .csv (first: csv/b.csv); write it as Parquet" in capsys.readouterr().err
     initialised("in")
-    assert "\nfiles that are not read: 1 .csv\n" in capsys.readouterr().out
+    assert "\nnot read: 1 .csv (first: " in capsys.readouterr().out
 
 
 def test_a_text_field_can_be_named(tmp_path: Path) -> None:

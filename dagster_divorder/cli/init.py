@@ -19,6 +19,7 @@ NUMBERS = RANKS | {"sequence_length": "tokens of a sequence", "batch": "sequence
 
 def init(options: Options) -> Answer:
     """Write a settings file. Shows the fields of the records and their use. Raises as `look` and `write_settings`."""
+    from dagster_divorder.corpus.find import counted
     from dagster_divorder.propose import look, write_settings
     from dagster_divorder.settings.loading import DEFAULT_FILE, refuse_unwritable
     from dagster_divorder.trainers import TRAINERS, trainer_named
@@ -32,7 +33,7 @@ def init(options: Options) -> Answer:
     table: list[Part] = [
         "",
         TextTable(cells(fields), f"{', '.join(looked.paths)}: fields of {looked.records:,} records"),
-        *(f"files that are not read: {number:,} {end}" for end, number in looked.listing.others.items()),
+        *([f"not read: {left_out}"] if (left_out := counted(looked.listing.left_out)) else ()),
         "",
     ]
     if can_ask() and not options.yes and not getattr(options, "json", False):

@@ -2,8 +2,8 @@
 
 Guarantee: nothing that DivOrder wrote is read as input: neither the run's own store and output, by any path, nor
 another run's store, nor its output unless named directly. Links to folders are followed, each folder once. A folder
-that cannot be listed is an error. Skipped files of a folder are counted. Known weakness: a file that a glob does not
-match is not counted.
+that cannot be listed is an error. Files of a folder that are left out are counted. Known weakness: a file that a glob
+does not match is not counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -33,19 +33,19 @@ from dagster_divorder.store.sources import Source, open_source
 
 _MAGIC = re.compile(r"[*?[]")
 _ANY = "**"
+OURS = "written by DivOrder"
 REMEDIES = {".csv": CSV_REMEDY, ".tsv": CSV_REMEDY}
 """Endings of files that other tools turn into Parquet, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of an input, in order. skipped: folders left out because DivOrder wrote them. others: the number of
-    files in the named folders that are not corpus files, by the end of their names."""
+    """The files of an input, in order. left_out: other files in the named folders, and folders that DivOrder wrote, by
+    path: the end of the name, or the reason."""
 
     kind: Kind
     files: list[Source]
-    skipped: list[str]
-    others: dict[str, int]
+    left_out: dict[str, str]
     shape: Shape
 
 
@@ -74,6 +74,13 @@ def find_inputs(settings: Settings) -> list[Found]:
     return inputs
 
 
+def counted(left_out: Mapping[str, str]) -> str:
+    """What was left out, such as `2 .csv (first: /in/a.csv)`."""
+    first = {reason: path for path, reason in reversed([*left_out.items()])}
+    counts = sorted(Counter(left_out.values()).items())
+    return ", ".join(f"{count:,} {reason} (first: {first[reason]})" for reason, count in counts)
+
+
 def own_folders(settings: Settings) -> list[Place]:
     """Folders that a run with these settings writes."""
     own = [settings.store.path, settings.output.path]
@@ -94,33 +101,28 @@ def find_files(
             kinds are mixed.
     """
     written = [real_place(folder) for folder in own]
-    left_out: set[str] = set()
-    others: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     files: dict[str, Source] = {}
     for pattern in patterns:
         matches: dict[str, Source] = {}
-        search = _Search(folder_at(as_place(pattern)), written, left_out, others)
+        search = _Search(folder_at(as_place(pattern)), written, left_out)
         for source in sorted(
             search.matches(pattern.rstrip("/") if is_url(pattern) else pattern),
             key=lambda source: list(source.parts) if isinstance(source, Path) else source.url.split("/"),
         ):
             real = real_place(str(source))
             if search.is_own(real):
-                left_out.add(os.path.dirname(real))
+                left_out[os.path.dirname(real)] = OURS
             elif why := why_unusable(str(source)):
                 raise InputError(f"input.paths: {why}")
             else:
                 matches.setdefault(real, source)
         if not matches:
-            counts = ", ".join(
-                f"{number:,} {end}" for end, number in sorted(Counter(others.values()).items())
-            )
-            ours = f"; skipped, because DivOrder wrote them: {', '.join(sorted(left_out)[:3])}"
             raise InputError(
                 f"input.paths: no file matches {pattern!r}; expected a JSONL ({', '.join(JSONL_SUFFIXES)}, plain or "
-                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob{ours if left_out else ''}"
-                f"{f'; there is {counts}' if counts else ''}"
-                f"{''.join(f'; {remedy}' for end, remedy in REMEDIES.items() if end in others.values())}"
+                f"{', '.join(CODECS)}) or Parquet file, a folder of them, or a glob"
+                f"{f'; left out: {counted(left_out)}' if left_out else ''}"
+                f"{''.join(f'; {remedy}' for end, remedy in REMEDIES.items() if end in left_out.values())}"
             )
         for real, source in matches.items():
             files.setdefault(real, source)
@@ -138,16 +140,14 @@ def find_files(
             f"input.paths mixes JSONL ({kinds['jsonl']}) and Parquet ({kinds['parquet']}); "
             "expected one kind an input: give each its own [[input]] block"
         )
-    kinds_left = dict(sorted(Counter(others.values()).items()))
-    return Found(next(iter(kinds)), list(files.values()), sorted(left_out), kinds_left, shape)
+    return Found(next(iter(kinds)), list(files.values()), left_out, shape)
 
 
 class _Search:
-    """The search for one pattern. Adds skipped folders to `skipped`, and the name endings of other files to `others`,
-    by path."""
+    """The search for one pattern. Adds to `left_out`, see `Found`."""
 
-    def __init__(self, base: Folder, own: list[str], skipped: set[str], others: dict[str, str]) -> None:
-        self.base, self.own, self.skipped, self.others = base, own, skipped, others
+    def __init__(self, base: Folder, own: list[str], left_out: dict[str, str]) -> None:
+        self.base, self.own, self.left_out = base, own, left_out
         self.known: dict[str, dict[str, Entry]] = {}
 
     def matches(self, pattern: str) -> Iterator[Source]:
@@ -192,24 +192,24 @@ class _Search:
             return self.base.entry(path)
 
     def _in_folder(self, base: str) -> Iterator[Source]:
-        """The corpus files of a folder; counts other files."""
+        """The corpus files of a folder."""
         # Comes first because it lists the folder: below a URL, `_is_store` uses this listing.
         is_output = self._is_output(base)
         if self._is_store(base):
-            self.skipped.add(real_place(base))
+            self.left_out[real_place(base)] = OURS
             return
         for folder in self._below(base, (".", "_")):
             dataset = self._files_of_dataset(folder)
             for name, entry in self._entries(folder).items():
                 path = os.path.join(folder, name)
                 if name.startswith((".", "_")):
-                    self.others[path] = "hidden (. or _)"
+                    self.left_out[path] = "hidden (. or _)"
                 elif entry == "neither":
-                    self.others[path] = "no regular file"
+                    self.left_out[path] = "no regular file"
                 elif entry == "folder":
                     continue
                 elif not kind_of(entry) or (dataset is not None and name not in dataset):
-                    self.others[path] = _ending(name)
+                    self.left_out[path] = _ending(name)
                 # If an output is named as input, only its records are read.
                 elif not is_output or (name.startswith("curated") and name != MANIFEST):
                     yield entry
@@ -270,7 +270,7 @@ class _Search:
         real = real_place(folder)
         is_ours = self.is_own(real) or self._is_output(folder) or self._is_store(folder)
         if is_ours:
-            self.skipped.add(real)
+            self.left_out[real] = OURS
         return is_ours
 
     def is_own(self, real: str) -> bool:

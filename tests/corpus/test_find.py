@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_what_is_left_out_of_a_folder_is_counted_by_the_end_of_its_name(tmp_path
     touch(tmp_path, "in/sub/b.jsonl.bz2")
     with pytest.raises(InputError, match=r"b\.jsonl\.bz2 is compressed by bz2.*; decompress it \(`bunzip2"):
         find_files([str(tmp_path / "in")])
-    assert found.others == {
+    assert Counter(found.left_out.values()) == {
         ".csv": 2,
         ".csv.gz": 1,
         ".jsonl.zip": 1,
@@ -92,7 +93,9 @@ def test_what_divorder_wrote_is_no_input(tmp_path: Path, pattern: str) -> None:
     own = (tmp_path / "own_store", tmp_path / "own_out")
     assert names(tmp_path, pattern, own=own) == ["in/curated.jsonl"]
     found = find_files([str(tmp_path / pattern)], own)
-    assert {str(tmp_path / name) for name in ("out", "store", "out_killed", "own_out")} <= set(found.skipped)
+    assert {
+        str(tmp_path / name) for name in ("out", "store", "out_killed", "own_out")
+    } <= found.left_out.keys()
 
 
 def test_links_into_what_this_run_writes_are_no_input(tmp_path: Path) -> None:
@@ -101,7 +104,9 @@ def test_links_into_what_this_run_writes_are_no_input(tmp_path: Path) -> None:
     (tmp_path / "in/folder").symlink_to(tmp_path / "own/sub")
     for pattern in ("in", "in/**/*.jsonl", "in/*.jsonl"):
         assert names(tmp_path, pattern, own=(tmp_path / "own",)) == ["in/a.jsonl"]
-    with pytest.raises(InputError, match=r"no file matches .*; skipped, because DivOrder wrote them: .*/own"):
+    with pytest.raises(
+        InputError, match=r"no file matches .*; left out: 1 written by DivOrder \(first: .*/own\)"
+    ):
         names(tmp_path, "own/*.jsonl", own=(tmp_path / "own",))
 
 
@@ -116,7 +121,7 @@ def test_another_runs_output_that_is_named_is_read_and_of_it_the_records(tmp_pat
         "out/rejects.jsonl",
     ]
     make_store(tmp_path / "store")
-    with pytest.raises(InputError, match=r"skipped, because DivOrder wrote them: .*/store"):
+    with pytest.raises(InputError, match=r"left out: .*written by DivOrder \(first: .*/store\)"):
         names(tmp_path, "store")
 
 
@@ -175,7 +180,7 @@ def test_a_dataset_saved_to_disk_is_read_as_its_rows(tmp_path: Path) -> None:
     ):
         find_files([str(tmp_path / "in")])
     found = find_files([str(split)])
-    assert found.others == {".arrow": 2, ".json": 2}
+    assert Counter(found.left_out.values()) == {".arrow": 2, ".json": 2}
     rows.to_parquet(str(tmp_path / "rows.parquet"))
     ids = [
         [id.tolist() for file in files for block in read_rows(file, None) for id in block.ids]

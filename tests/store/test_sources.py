@@ -88,7 +88,7 @@ def test_urls_find_what_paths_find(place: Url, tmp_path: Path, pattern: str) -> 
     assert [str(file).removeprefix(f"{place}/") for file in remote.files] == [
         str(file).removeprefix(f"{tmp_path}/in/") for file in here.files
     ]
-    assert remote.others == here.others
+    assert [*remote.left_out.values()] == [*here.left_out.values()]
 
 
 @pytest.mark.parametrize("place", ["folder", *OBJECTS, "hub"], indirect=True)
@@ -102,11 +102,11 @@ def test_nothing_that_divorder_wrote_is_found(place: Place) -> None:
     put(f"{place}/exports/train.jsonl", LINES[2])
     listing = find_files([str(place)], [place / "exports"])
     assert [str(file) for file in listing.files] == [f"{place}/a.jsonl"]
-    assert listing.skipped == [real_place(place / name) for name in ("exports", "out", "store")]
+    assert sorted(listing.left_out) == [real_place(place / name) for name in ("exports", "out", "store")]
     # An output that is named is read: what is chained.
     assert [str(file) for file in find_files([f"{place}/out"]).files] == [f"{place}/out/curated.jsonl"]
     with pytest.raises(
-        InputError, match=r"no file matches.*skipped, because DivOrder wrote them: .*/exports"
+        InputError, match=r"no file matches.*left out: 1 written by DivOrder \(first: .*/exports"
     ):
         find_files([f"{place}/exports"], [place / "exports"])
 

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_divorder.core.distinct import distinct_values
-from dagster_divorder.corpus.find import Found, find_inputs
+from dagster_divorder.corpus.find import Found, counted, find_inputs
 from dagster_divorder.corpus.ingest import Ingested, ingest
 from dagster_divorder.corpus.inputs import Kind, read_schema
 from dagster_divorder.corpus.looks import repeated_texts
@@ -44,7 +44,7 @@ from dagster_divorder.store.sources import RemoteFile, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
 
-REJECTS_SHOWN, FILES_SHOWN, FOLDERS_SHOWN = 10, 50, 3
+REJECTS_SHOWN, FILES_SHOWN = 10, 50
 _SHOWN_CHARACTERS = 120
 _CONTENT = ("raw", "raw_base64")
 _FIGURES = (
@@ -161,8 +161,7 @@ def _read(run: Run, *, dry: bool) -> _Read:
         "record_bytes": sum(piece.size for piece in view.pieces) if view.kind == "jsonl" else 0,
         "record_hashes": f"{sum(int(piece.hashes, 16) for piece in view.pieces) % (1 << 128):032x}",
         "id_field": run.settings.input.id_field,
-        "skipped_folders": sorted({folder for each in found for folder in each.skipped}),
-        "other_files": dict(sorted(sum((Counter(each.others) for each in found), Counter()).items())),
+        "left_out": counted({path: reason for each in found for path, reason in each.left_out.items()}),
         **chat_facts(run),
     }
     return _Read(read, key, version, rejects, next((schema for _, schema in inputs if schema), None), facts)
@@ -243,14 +242,7 @@ def load_multiset(run: Run) -> Multiset:
 
 def remarks(facts: Mapping[str, Any]) -> list[str]:
     """Sentences on files and lines that are not read, and on texts that are few or very short."""
-    others, skipped = facts["other_files"], facts["skipped_folders"]
-    sentences = []
-    if others:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.items())
-        sentences.append(f"Not read, as they are neither JSONL nor Parquet by their names: {kinds}.")
-    if skipped:
-        more = f" and {len(skipped) - FOLDERS_SHOWN:,} more" if len(skipped) > FOLDERS_SHOWN else ""
-        sentences.append(f"Not read, as DivOrder wrote them: {', '.join(skipped[:FOLDERS_SHOWN])}{more}.")
+    sentences = [f"Not read: {facts['left_out']}."] if facts["left_out"] else []
     if unfinished := facts["unfinished"]:
         (path, line, byte), count = unfinished[0], facts["partial_lines"]
         more = f" So do {count - 1:,} more files." if count > 1 else ""
