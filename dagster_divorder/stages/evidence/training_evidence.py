@@ -36,7 +36,6 @@ from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus, content_hash
-from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import SHUFFLED, TrainedOrder, trained_order
 from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
@@ -46,7 +45,6 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items, vector_sums
 from dagster_divorder.stages.output.exports import end_of_text, stored_tokens
 from dagster_divorder.stages.text.base_model import load_base_model
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.stages.topics.components import space_reads
 from dagster_divorder.stages.topics.deep_embeddings import call_on_a_worker
 from dagster_divorder.store.arrays import pack as pack_arrays
@@ -60,6 +58,8 @@ if TYPE_CHECKING:
     from dagster_divorder.models.training import Heldout, Task
 
 STAGE = "training_evidence"
+COLUMNS = ("order", "seed", "learning_rate", "epoch", "source", "loss")
+"""Of the table of held-out losses."""
 ALL = "all, equal shares"
 """The name of the mean over sources, in tables of sources."""
 SEEDS, EPOCHS = 3, 2
@@ -83,12 +83,9 @@ class _Training(NamedTuple):
     rate: float
 
 
-def orders_of(settings: Settings) -> list[str]:
-    """`evidence.orders` and the order that they are compared with."""
-    return list(dict.fromkeys([*settings.evidence.orders, SHUFFLED]))
-
-
 def _train_in_each_order(run: Run) -> Made:
+    from dagster_divorder.models.training import MATRICES, make_model
+
     store, notes = run.store, list[str]()
     folder = f"stages/{STAGE}/{TRAINING_EVIDENCE.key(run)}"
     sequences = Sequences.of(run)
@@ -100,7 +97,7 @@ def _train_in_each_order(run: Run) -> Made:
     sources, *texts = task.heldout
     every = pack_arrays({"classes": task.classes, **{str(at): array for at, array in enumerate(texts)}})
     decides = [TRAINED_VERSION, xxhash.xxh3_128_hexdigest(every), sources, task.batch, task.device]
-    for name in orders_of(run.settings):
+    for name in dict.fromkeys([*run.settings.evidence.orders, SHUFFLED]):
         for seed in range(SEEDS):
             read = pack_arrays(sequences.read_in(trained_order(name), seed))
             for rate in run.settings.evidence.learning_rates:
@@ -131,24 +128,30 @@ def _train_in_each_order(run: Run) -> Made:
     known |= store.hashed(folder)
     results = {each: store.read_verified(known[each.name]) for each in trainings}
     trained = {each: Trained(**unpack(result)) for each, result in results.items()}
+    compared: dict[tuple[str, float], list[Trained]] = {}
     for each, records in trained.items():
+        compared.setdefault((each.order, each.rate), []).append(records)
         if not np.isfinite(records.losses).all():
             notes.append(
                 f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
                 f"{np.argmin(np.isfinite(records.losses)):,} on; lower evidence.learning_rates"
             )
-    summary = _summary(run, sequences, task, trained, notes)
+    attention = np.array(["attn" in name for name in MATRICES])
+    parts = {"attention": attention, "feed-forward": ~attention}
+    summary = {
+        **summarise(compared, SHUFFLED, sequences.steps, sources, parts, tokens),
+        "weights": sum(each.numel() for each in make_model(task.class_count, 1, 0).parameters()),
+        "seeds": SEEDS,
+        "epochs": EPOCHS,
+        "steps": sequences.steps,
+        "batch": sequences.batch,
+        "length": sequences.plan.sequence_length,
+        "notes": notes,
+    }
     files: dict[str, Any] = {
         **{each.name: File(result, "safetensors") for each, result in results.items()},
         "table": [
-            {
-                "order": each.order,
-                "seed": each.seed,
-                "learning_rate": each.rate,
-                "epoch": epoch + 1,
-                "source": source,
-                "loss": float(loss),
-            }
+            dict(zip(COLUMNS, (*each[1:], epoch + 1, source, float(loss)), strict=True))
             for each, records in trained.items()
             for epoch, losses in enumerate(records.heldout)
             for source, loss in zip([*sources, ALL], [*losses, losses.mean()], strict=True)
@@ -201,9 +204,8 @@ class Sequences:
         """
         settings, evidence, packed = run.settings, run.settings.evidence, load_packed(run)
         assert evidence.tokens is not None
-        numbers, stream, mask = load_sequence_order(run)[0], load_stream(run), load_loss_mask(run)
-        rows = stream.record_of[packed.document]
-        before = np.concatenate([[0], np.cumsum(mask.within(rows, packed.start, packed.length))])
+        numbers, stream = load_sequence_order(run)[0], load_stream(run)
+        before = np.append(0, np.cumsum(run_counter(run, stream.record_of)(packed)))
         # A sequence without a trained token would leave its batch without a loss.
         numbers = numbers[np.diff(before[packed.indptr])[numbers] > 0]
         if settings.curriculum.on:
@@ -341,30 +343,6 @@ def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> Heldout:
     kept[first] = True
     inside = np.repeat(kept, lengths)
     return Heldout(sources.tolist(), source[kept], classes[ids[inside]], lengths[kept], counts[inside])
-
-
-def _summary(
-    run: Run, sequences: Sequences, task: Task, results: Mapping[_Training, Trained], notes: list[str]
-) -> dict[str, Any]:
-    """All figures that people see."""
-    from dagster_divorder.models.training import MATRICES, make_model
-
-    by: dict[tuple[str, float], list[Trained]] = {}
-    for each, trained in results.items():
-        by.setdefault((each.order, each.rate), []).append(trained)
-    attention = np.array(["attn" in name for name in MATRICES])
-    read = EPOCHS * sequences.rows * sequences.plan.sequence_length
-    parts = {"attention": attention, "feed-forward": ~attention}
-    return {
-        **summarise(by, SHUFFLED, sequences.steps, task.heldout.sources, parts, read),
-        "weights": sum(each.numel() for each in make_model(task.class_count, 1, 0).parameters()),
-        "seeds": SEEDS,
-        "epochs": EPOCHS,
-        "steps": sequences.steps,
-        "batch": sequences.batch,
-        "length": sequences.plan.sequence_length,
-        "notes": notes,
-    }
 
 
 def evidence_tables(summary: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
