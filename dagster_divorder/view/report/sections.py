@@ -107,7 +107,6 @@ def along_training(
             f"Lengths of the documents along the dataset, before and after. {'; '.join(medians)}.",
             f"Length in tokens of the document that a token belongs to, logarithmic scale. {ALONG}. Line: median; "
             "dark: the middle half; light: from the 10th to the 90th percentile.",
-            across=2,
         )
     }
     for trait in categories:
@@ -124,9 +123,8 @@ def along_training(
 def clusters(
     along: TraitAlong, colours: NDArray[np.float64], documents: Sequence[int], k: int, shown: Shown
 ) -> Section:
-    """Names, sizes and places of the clusters. colours: of the clusters,
-    RGB in [0, 1], float (J, 3). documents: of each. shown: by the stage
-    `clusters`."""
+    """Names, sizes and places of the clusters. colours: RGB in [0, 1], float (J, 3). documents: of each. shown: by the
+    stage `clusters`."""
     from matplotlib.colors import to_hex
 
     heads = [part("named", to_hex(colours[at]), clip(name, NAME)) for at, name in enumerate(along.names)]
