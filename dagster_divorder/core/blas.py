@@ -3,16 +3,30 @@ are faster on one."""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import numpy  # noqa: F401 - loads its BLAS
 
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+
+@functools.cache
+def _loaded(owners: frozenset[str]) -> ThreadpoolController:
+    """The BLAS libraries of this process once these packages, which bring one each, are imported. Looking for them
+    takes several milliseconds, as long as small products."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    from threadpoolctl import threadpool_limits
-
-    return threadpool_limits(limits=1, user_api="blas")
+    owners = frozenset({"faiss", "scipy.linalg"} & sys.modules.keys())
+    return _loaded(owners).limit(limits=1, user_api="blas")
 
 
 @contextmanager

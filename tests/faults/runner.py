@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numba
-import threadpoolctl
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 import dagster_divorder
+from dagster_divorder.core.blas import one_blas_thread
 from dagster_divorder.core.kernels import order_greedy
 from dagster_divorder.pipeline import run
 from dagster_divorder.stages.output.curated_output import PACKAGES
@@ -117,8 +117,9 @@ def serve() -> None:
     importlib.metadata.version = functools.cache(importlib.metadata.version)
     for name in PACKAGES:
         importlib.metadata.version(name)
-    # Which libraries have threads of their own is found once for all children, too.
-    threadpoolctl.ThreadpoolController()
+    # The libraries of BLAS are found once for all children, too.
+    with one_blas_thread():
+        pass
     # As in tests/conftest.py.
     run.give_back_memory = lambda: None
 
