@@ -16,6 +16,7 @@ import pytest
 from dagster_divorder.errors import StoreBusyError
 from dagster_divorder.store.local import LocalStore
 from tests.faults.conftest import differing, make_corpus, output_of, was_written
+from tests.faults.runner import Runner
 
 DEADLINE = 60.0
 RUN = ("-m", "dagster_divorder.cli", "run")
@@ -60,17 +61,16 @@ def is_free(store: Path) -> bool:
         return False
 
 
-def run_to_the_end(config: Path) -> None:
-    with started(*RUN, config=config) as run:
-        run.communicate(timeout=DEADLINE)
-    assert run.returncode == 0
+def run_to_the_end(config: Path, runner: Runner) -> None:
+    named = {"DIVORDER_CONFIG": str(config)}
+    assert runner.run(config, config.parent / "log", plain=["run"], environment=named) == 0
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[str, Any]:
     """The output of an undisturbed run."""
     config = make_corpus(tmp_path_factory.mktemp("alone"))
-    run_to_the_end(config)
+    run_to_the_end(config, runner)
     return output_of(config)
 
 
@@ -91,7 +91,9 @@ def test_two_runs_wait_for_each_other_and_both_end_well(config: Path, alone: dic
     assert differing(config, alone) == []
 
 
-def test_a_run_that_is_terminated_frees_the_store_at_once(config: Path, alone: dict[str, Any]) -> None:
+def test_a_run_that_is_terminated_frees_the_store_at_once(
+    config: Path, alone: dict[str, Any], runner: Runner
+) -> None:
     config.write_text(config.read_text().replace("workers = 1", "workers = 2"))
     store = config.parent / "store"
     with started(*RUN, config=config) as process:
@@ -100,5 +102,5 @@ def test_a_run_that_is_terminated_frees_the_store_at_once(config: Path, alone: d
         process.terminate()
         assert process.wait(timeout=DEADLINE) == -signal.SIGTERM
         assert is_free(store)
-    run_to_the_end(config)
+    run_to_the_end(config, runner)
     assert differing(config, alone) == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,21 +43,31 @@ def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
         number + 1: hashlib.sha256(rows[number * BATCH : (number + 1) * BATCH]).hexdigest()[:16]
         for number in range(whole)
     }
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run([*launch, str(SCRIPT), "export", "2"], cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    # One rank needs no launcher, but for what it sets.
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "0",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "export", "0"])
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(SCRIPT))
-    before, after = batches(run.stdout), batches(capsys.readouterr().out)
+
+    def train(steps: int, ranks: int) -> dict[int, str]:
+        """Rank 0 runs here, where torch is imported. Of torchrun the script needs no more than what it sets."""
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        settings = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        command = [sys.executable, str(SCRIPT), "export", str(steps)]
+        others = [
+            subprocess.Popen(command, env={**os.environ, **settings, "RANK": str(rank)})
+            for rank in range(1, ranks)
+        ]
+        for name, value in {**settings, "RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", command[1:])
+        try:
+            runpy.run_path(str(SCRIPT))
+            assert [other.wait(timeout=60) for other in others] == [0] * (ranks - 1)
+        finally:
+            for other in others:
+                other.kill()
+        return batches(capsys.readouterr().out)
+
+    before, after = train(2, ranks=2), train(0, ranks=1)
     assert list(before) == [1, 2]
     assert list(after) == list(range(3, whole + 1))
     assert before | after == expected
