@@ -50,6 +50,7 @@ IMPORTED_IN_FUNCTIONS = (
         "rich.pager",
         "rich.table",
         "scipy.sparse.linalg",
+        "sklearn.utils.extmath",
     ),
     *("tokenizers", "tqdm", "importlib_metadata._adapters", "email.contentmanager"),
 )

@@ -25,8 +25,9 @@ from tests.faults.runner import EVENTS, Runner
 
 STAGES = GRAPH.needed(Settings(exports=Exports(formats=("parquet", "megatron"))))
 
-SCENARIOS = dict.fromkeys(("first", "append"), examples(1))
-"""And how many points of each stage to try, beside those where much hangs on one."""
+OF_EACH_KIND = ("raw_docs", "token_counts", "centroids", "greedy_order", "exports", "curated_output")
+"""Stages whose writes are, together, of every kind."""
+TRIED = {"first": STAGES, "append": STAGES if is_long() else OF_EACH_KIND}
 AT_RANDOM = examples(2)
 PER_FRAGMENT = ("records", *(f"stages/{name}" for name in (
     "token_counts", *(f"{kind}_embeddings" for kind in (*KINDS, "gradient")), "clusters", "fields"
@@ -51,7 +52,8 @@ class Scenario:
     points: dict[str, list[Point]] = field(default_factory=dict)
     """By stage, in the order in which a run reaches them."""
     seconds: float = 0.0
-    per_stage: int = 2
+    per_stage: int = examples(1)
+    """How many points of each stage to try, beside those where much hangs on one."""
     constants: dict[str, int] = field(default_factory=dict)
     """Of the runs, besides those of the runner."""
 
@@ -130,9 +132,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> dict[
     """`first` starts from nothing. `append` starts from a whole first run: it finds edited, deleted and new records
     beside known ones (a few of them far from every cluster), and writes other files than the ones that are there."""
     folder = tmp_path_factory.mktemp("kill")
-    first, append = (
-        Scenario(folder / name / "start", runner, per_stage=count) for name, count in SCENARIOS.items()
-    )
+    first, append = (Scenario(folder / name / "start", runner) for name in TRIED)
     make_corpus(first.start)
     first.observe(folder / "first/whole")
 
@@ -217,22 +217,22 @@ def wrong_after_kills(scenario: Scenario, folder: Path, stages: Iterable[str]) -
     return [wrong for wrong in found if wrong]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", TRIED)
 def test_a_kill_in_any_stage_changes_nothing(
     scenario: str, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
-    assert wrong_after_kills(scenarios[scenario], tmp_path, STAGES) == []
+    assert wrong_after_kills(scenarios[scenario], tmp_path, TRIED[scenario]) == []
 
 
 def test_a_kill_while_an_output_is_extended_leaves_the_old_or_the_new_one(
     extending: Scenario, tmp_path: Path
 ) -> None:
-    stages = ("greedy_order", "packed_sequences", "sequence_order", "curated_output", "exports")
-    assert wrong_after_kills(extending, tmp_path, [stage for stage in STAGES if stage in stages]) == []
+    stages = ("greedy_order", "packed_sequences", "sequence_order", "exports", "curated_output")
+    assert wrong_after_kills(extending, tmp_path, stages) == []
 
 
 @pytest.mark.parametrize("at", range(AT_RANDOM))
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", TRIED)
 def test_a_kill_at_a_random_moment_changes_nothing(
     scenario: str, at: int, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
@@ -243,9 +243,9 @@ def test_a_kill_at_a_random_moment_changes_nothing(
 
 def test_the_points_are_many_and_in_every_kind_of_write(scenarios: dict[str, Scenario]) -> None:
     points = [
-        point for scenario in scenarios.values() for stage in STAGES for point in scenario.points[stage]
+        point for name, stages in TRIED.items() for of in stages for point in scenarios[name].points[of]
     ]
-    assert len(points) + len(SCENARIOS) * AT_RANDOM >= 40
+    assert len(points) + len(TRIED) * AT_RANDOM >= 40
     assert {point.when for point in points} == {"half", "before", "after"}
     touched = "\n".join(point.event.split()[-1] for point in points)
     for part in ("records/", "views/", "stages/", "state.json", "fits/"):
