@@ -440,7 +440,6 @@ def test_appended_lines_start_a_run_and_a_cancelled_one_leaves_a_sound_store(
     dev: DagsterDev, walk: Walk, tmp_path: Path
 ) -> None:
     curate(dev)
-    assert dev.end_of(dev.launch("curate")) == "SUCCESS"
     alone = shutil.copytree(walk.folder, tmp_path / "alone", ignore=shutil.ignore_patterns(".*"))
     before = set(dev.runs())
     walk.append(topic_records(500, start=1000), "many")
