@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.corpus.stored import first_lines
 from dagster_divorder.errors import InputError
-from dagster_divorder.pipeline.published import find_plan, hold_plan
+from dagster_divorder.pipeline.published import last_published, name_of, plan_of, plans_in_place
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
+from dagster_divorder.settings.places import as_place
 from dagster_divorder.stages import open_run
 from dagster_divorder.stages.corpus.fields import load_fields
 from dagster_divorder.stages.corpus.ids import find_records, record_names
@@ -30,8 +31,11 @@ from dagster_divorder.stages.order.frozen import locate
 from dagster_divorder.stages.order.packed_sequences import unpack_plan
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.store.arrays import unpack
+from dagster_divorder.store.base import Store
 from dagster_divorder.store.ids import hex_ids
-from dagster_divorder.store.state import TrainingPlan, load_receipt
+from dagster_divorder.store.manifests import EXPORT_MANIFEST
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.store.state import State, TrainingPlan, changing, load_receipt, load_state
 from dagster_divorder.view.words import count
 
 if TYPE_CHECKING:
@@ -249,3 +253,41 @@ def _positions(total: int, batch: int, steps: Sequence[int], sequences: Sequence
             raise InputError(f"{name} is {wrong:,}; over all epochs the plan has {name}s 0 to {end - 1:,}")
     read = (np.array(steps, np.int64)[:, None] * batch + np.arange(batch)).reshape(-1)
     return np.union1d(read[read < total], np.array(sequences, np.int64))
+
+
+def find_plan(run: Run, named: str | None) -> TrainingPlan:
+    """The published plan, or another one. named: its fingerprint, or the folder of an export. Raises InputError:
+    none was published, an export holds another one, or the store does not know the named one."""
+    state = load_state(run.store)
+    if named is not None:
+        place = as_place(named)
+        manifests = (read_manifest(place, name, replaced=True) for name in (EXPORT_MANIFEST, MANIFEST))
+        manifest: Any = next(filter(None, manifests), {"key": ""})
+        by_name = (known for known in reversed(state.plans) if known.fingerprint == named)
+        if found := plan_of(state.plans, manifest["key"]) or next(by_name, None):
+            return found
+        raise InputError(
+            f"the plan is {named!r}; expected the folder of an export, or a plan that {run.store.place} still has: "
+            f"{', '.join(known.fingerprint for known in state.plans) or 'none'}"
+        )
+    plan = last_published(state)
+    if plan is None:
+        raise InputError(f"no plan was published in {run.store.place}; expected a finished run: divorder run")
+    for folder, other in plans_in_place(run).items():
+        if other != plan:
+            raise InputError(
+                f"{folder} holds {name_of(other)}, but plan {plan.fingerprint} was published last: finish the "
+                f"interrupted run (divorder run), or name the plan that is meant (--plan {folder})"
+            )
+    return plan
+
+
+def hold_plan(store: Store, plan: TrainingPlan) -> None:
+    """Make a plan the published one, because a trainer holds it."""
+
+    def hold(state: State) -> State:
+        others = [known for known in state.plans if known != plan]
+        return replace(state, plans=[*others, replace(plan, published=True)])
+
+    with store.lock(wait=True):
+        changing(store, hold)

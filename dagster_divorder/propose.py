@@ -20,7 +20,7 @@ from dagster_divorder.core.fields import fields_of
 from dagster_divorder.core.order.strategy import one_of
 from dagster_divorder.corpus.find import Found, find_files
 from dagster_divorder.corpus.inputs import read_lines
-from dagster_divorder.corpus.looks import Structure, characters, looks_like, structure_of
+from dagster_divorder.corpus.looks import Structure, looks_like, structure_of
 from dagster_divorder.corpus.peek import first_records
 from dagster_divorder.corpus.records import raw_bytes
 from dagster_divorder.errors import InputError, SettingsError, printable
@@ -302,3 +302,15 @@ def _toml(
 def _lines(values: Mapping[str, Any]) -> str:
     """Keys and values in TOML, a line each, without values that are None."""
     return tomlkit.dumps({name: value for name, value in values.items() if value is not None})
+
+
+def characters(value: Any) -> int:
+    """Number of characters in the strings of a JSON value, at any depth."""
+    count, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif isinstance(value, (list, dict)):
+            waiting += value.values() if isinstance(value, dict) else value
+    return count

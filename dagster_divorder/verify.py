@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from dagster_divorder.engine.progress import STANDARD_ERROR
+from dagster_divorder.engine.progress import STANDARD_ERROR, Advance
 from dagster_divorder.errors import DivOrderError, InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.pipeline.run import Run
@@ -21,8 +23,9 @@ from dagster_divorder.stages.output.exports import (
     slowest_ranks,
     unread,
 )
+from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, neighbour
-from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.trainers import TRAINERS, Reading, Trainer, trainer_named
 from dagster_divorder.trainers.replay import Replay, Shape, replay
 from dagster_divorder.units import BATCHES, batch_advice
@@ -232,3 +235,24 @@ def _in_full(run: Run, replayed: Replay, is_plan: bool) -> list[Part]:
             f"its sampler has no model here: without its lines it counts as shuffled; see {trainer.documented}"
         )
     return [*lines, "its configuration:", "", *(f"  {line}" for line in replayed.lines.strip().splitlines())]
+
+
+def damaged_file(
+    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
+) -> str | None:
+    """A message about the first file that is missing or has another size or sha256; None if all files are whole.
+    advance: receives the bytes of each checked file."""
+    for name, entry in files.items():
+        try:
+            with folder_at(path).open(name) as opened:
+                assert isinstance(opened, io.RawIOBase)
+                sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+                size = opened.tell()
+        except OSError as error:
+            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
+        if size != entry["bytes"]:
+            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
+        if sha256 != entry["sha256"]:
+            return f"{file_at(path, name)} was altered: its sha256 is {sha256}, expected {entry['sha256']}"
+        advance(size)
+    return None

@@ -22,9 +22,6 @@ from dagster_divorder.core.order.traits import MAX_CATEGORIES, as_category, is_w
 from dagster_divorder.corpus.inputs import parse
 from dagster_divorder.errors import InputError
 
-ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
-"""Columns of `extract_ids`."""
-
 _JSON_VALUE = pa.struct([("number", pa.float64()), ("text", pa.large_string())])
 """A JSON value as stored: a number, or anything else as text; both null if the field is null or missing. A whole number
 from 2^53 on has both: its digits are the text."""
@@ -59,24 +56,6 @@ def sources(content: pa.ChunkedArray, column: pa.ChunkedArray, constant: str | N
         raise InputError(
             f"the source of one of several inputs is a column of {column.type}; expected texts or numbers"
         ) from None
-
-
-def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
-    """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null if the
-    field holds no id (see `as_id`). Raises InputError: several Parquet columns have this name."""
-    if pa.types.is_struct(content.type):
-        values = extract(content, [field]).column(0).to_pylist()
-    else:
-        values = [value_at(parse(line), field) for line in content.to_pylist()]
-    ids = [as_id(value) for value in values]
-    numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
-    texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
-    return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
-
-
-def as_id(value: Any) -> int | str | None:
-    """A value of a record as its id: strings and whole numbers; None for any other value."""
-    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -26,8 +26,6 @@ KINDS: dict[Form, str] = {
 """Form -> name of such records."""
 CSV_REMEDY = "write it as Parquet with `pandas.read_csv(IN).to_parquet(OUT)`"
 _FIELDS_SHOWN = 20
-MIN_RECORDS, LABEL_BYTES = 20, 32
-"""Fewest records with texts to compare, and the mean size below which texts may be labels."""
 _AGAIN = "download the file again with the required access"
 _BEGINNINGS = {
     rb"\0{8}": "zero bytes, as in an incompletely written file; copy it again",
@@ -83,18 +81,6 @@ def structure_of(record: Mapping[str, Any]) -> Structure | None:
     return Structure("questions and answers", asked + answered, None, remedy)
 
 
-def characters(value: Any) -> int:
-    """Number of characters in the strings of a JSON value, at any depth."""
-    count, waiting = 0, [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            count += len(value)
-        elif isinstance(value, (list, dict)):
-            waiting += value.values() if isinstance(value, dict) else value
-    return count
-
-
 def looks_like(begins: bytes, form: str = "text") -> str:
     """The end of a sentence: what the first bytes of a refused record or an unreadable file look like, and the remedy;
     "" if unknown. form: `Input.form`."""
@@ -119,15 +105,3 @@ def looks_like(begins: bytes, form: str = "text") -> str:
     if form != "text" or not record:
         return ""
     return structure.said if structure else f"a record with the fields {', '.join([*record][:_FIELDS_SHOWN])}"
-
-
-def repeated_texts(records: int, texts: int, size: int) -> str:
-    """A warning if distinct texts are far fewer than records, or as short as labels; else "". size: bytes (or
-    characters) of the texts of all records."""
-    if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * records):
-        return ""
-    short = ", as short as labels or ids" if size < LABEL_BYTES * records else ""
-    return (
-        f"{records:,} records hold {texts:,} distinct texts of {size / records:,.0f} bytes on average{short}. A "
-        f"repeated text is trained on at each occurrence. If another field holds the text, set input.text_field."
-    )

@@ -120,12 +120,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, kinds) and re.search(words, str(error), re.IGNORECASE) is not None
 
 
-MAPPED_BYTES = 1 << 30
-"""Bytes of stored ids that an export maps at once."""
-MODEL_BYTES = 2 << 30
-"""Bytes of all batches of a model that run in parallel on a CPU."""
-
-
 def give_back_memory() -> None:
     """Returns freed memory to the system; it may be several hundred MB."""
     import pyarrow as pa

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.engine.base import MODEL_BYTES
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import check_vocabulary
 from dagster_divorder.models.embed import Embedder, sees_ahead
@@ -37,6 +36,9 @@ from dagster_divorder.models.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
     import torch
+
+MODEL_BYTES = 2 << 30
+"""Bytes of all batches of a model that run in parallel on a CPU."""
 
 ROWS, BUFFER_BYTES = 64, 8 << 30
 """Most documents that are projected together, and most bytes of gradients that wait for it on a GPU; on a CPU they take

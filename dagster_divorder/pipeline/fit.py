@@ -136,12 +136,6 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
     return Fitted(result, files, result.facts["documents"], unpack(files[SKETCH])["ids"])
 
 
-def documents_left(run: Run, receipt: Receipt) -> float:
-    """The share of a fit's documents, by its receipt, that the corpus still holds."""
-    files = read_fit(run.store, receipt.files["fit"])
-    return left_share(unpack(files[SKETCH])["ids"], run.corpus.ids())
-
-
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
     """Drift if the corpus holds less than MIN_SHARE_LEFT of the fit's documents."""
     share = left_share(fitted.sketch, run.corpus.ids())

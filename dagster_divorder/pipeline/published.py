@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.places import Place, as_place
+from dagster_divorder.settings.places import Place
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
@@ -36,10 +35,10 @@ SAY_WHAT_WAS_READ = (
 
 def published_plan(store: Store) -> TrainingPlan | None:
     """The plan that was published last."""
-    return _last_published(load_state(store))
+    return last_published(load_state(store))
 
 
-def _last_published(state: State) -> TrainingPlan | None:
+def last_published(state: State) -> TrainingPlan | None:
     return next((plan for plan in reversed(state.plans) if plan.published), None)
 
 
@@ -50,7 +49,7 @@ def record_plan(run: Run, fingerprint: str, keys: Mapping[str, str], *, publishe
     batch = run.settings.sequence.batch
 
     def record(state: State) -> State:
-        last = _last_published(state)
+        last = last_published(state)
         same = [plan for plan in state.plans if (plan.fingerprint, plan.batch) == (fingerprint, batch)]
         plan = TrainingPlan(
             fingerprint=fingerprint,
@@ -80,7 +79,7 @@ def plans_in_place(run: Run, *, output: bool = False) -> dict[str, TrainingPlan 
     """The exports that there are under these settings, or without exports the output -> the plan that each holds, or
     held until a killed run began to replace it; None if the store does not know it. output: the output in any case."""
     plans = load_state(run.store).plans
-    return {place: _plan_of(plans, key) for place, key in _keys_in_place(run, output).items()}
+    return {place: plan_of(plans, key) for place, key in _keys_in_place(run, output).items()}
 
 
 def _keys_in_place(run: Run, output: bool) -> dict[str, str]:
@@ -92,7 +91,7 @@ def _keys_in_place(run: Run, output: bool) -> dict[str, str]:
     return {str(place): manifest["key"] for place, manifest in manifests.items() if manifest}
 
 
-def _plan_of(plans: list[TrainingPlan], key: str) -> TrainingPlan | None:
+def plan_of(plans: list[TrainingPlan], key: str) -> TrainingPlan | None:
     """The plan of a manifest's key."""
     return next((plan for plan in reversed(plans) if key in plan.keys.values()), None)
 
@@ -101,45 +100,7 @@ def plan_that_stays(run: Run) -> TrainingPlan | None:
     """The published plan; under `extend` a later one, if a killed run has begun to write it."""
     state = load_state(run.store)
     held = plans_in_place(run, output=True).values() if run.settings.order.extends else ()
-    return max(filter(None, [_last_published(state), *held]), key=state.plans.index, default=None)
-
-
-def find_plan(run: Run, named: str | None) -> TrainingPlan:
-    """The published plan, or another one. named: its fingerprint, or the folder of an export. Raises InputError:
-    none was published, an export holds another one, or the store does not know the named one."""
-    state = load_state(run.store)
-    if named is not None:
-        place = as_place(named)
-        manifests = (read_manifest(place, name, replaced=True) for name in (EXPORT_MANIFEST, MANIFEST))
-        manifest: Any = next(filter(None, manifests), {"key": ""})
-        by_name = (known for known in reversed(state.plans) if known.fingerprint == named)
-        if found := _plan_of(state.plans, manifest["key"]) or next(by_name, None):
-            return found
-        raise InputError(
-            f"the plan is {named!r}; expected the folder of an export, or a plan that {run.store.place} still has: "
-            f"{', '.join(known.fingerprint for known in state.plans) or 'none'}"
-        )
-    plan = _last_published(state)
-    if plan is None:
-        raise InputError(f"no plan was published in {run.store.place}; expected a finished run: divorder run")
-    for folder, other in plans_in_place(run).items():
-        if other != plan:
-            raise InputError(
-                f"{folder} holds {name_of(other)}, but plan {plan.fingerprint} was published last: finish the "
-                f"interrupted run (divorder run), or name the plan that is meant (--plan {folder})"
-            )
-    return plan
-
-
-def hold_plan(store: Store, plan: TrainingPlan) -> None:
-    """Make a plan the published one, because a trainer holds it."""
-
-    def hold(state: State) -> State:
-        others = [known for known in state.plans if known != plan]
-        return replace(state, plans=[*others, replace(plan, published=True)])
-
-    with store.lock(wait=True):
-        changing(store, hold)
+    return max(filter(None, [last_published(state), *held]), key=state.plans.index, default=None)
 
 
 def name_of(plan: TrainingPlan | None) -> str:

@@ -6,7 +6,7 @@ words, high word first; word order is byte order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,30 +81,6 @@ def _binary(ids: np.ndarray) -> pa.Array:
     """uint64 (n, 2) as Arrow's values of 16 bytes, over the same memory."""
     data = np.ascontiguousarray(ids, np.uint64)
     return pa.Array.from_buffers(pa.binary(ID_BYTES), len(data), [None, pa.py_buffer(data)])
-
-
-@dataclass(frozen=True, slots=True)
-class Multiset:
-    """records: number of records; hashes: sum of their hashes; bytes: of lines with their ends, 0 for Parquet rows."""
-
-    records: int = 0
-    hashes: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Multiset) -> Multiset:
-        return Multiset(
-            self.records + other.records, (self.hashes + other.hashes) % (1 << 128), self.bytes + other.bytes
-        )
-
-
-def of_lines(lines: Sequence[Content]) -> Multiset:
-    """The multiset of lines without their ends."""
-    return Multiset(len(lines), hash_sum(words(hash_all(lines))), sum(map(len, lines)) + len(lines))
-
-
-def of_rows(rows: Sequence[Content]) -> Multiset:
-    """The multiset of rows as `row_bytes` spells them."""
-    return Multiset(len(rows), hash_sum(words(hash_all(rows))))
 
 
 def hash_sum(ids: np.ndarray) -> int:

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import StoreError
 from dagster_divorder.settings.places import Place
 from dagster_divorder.store.folders import folder_at
@@ -71,24 +68,3 @@ def why_lacking(path: Place, called: str, key: str, name: str = MANIFEST) -> str
     if manifest["key"] != key:
         return f"{called} holds the output of other settings or files"
     return None if is_whole(path, manifest["files"], name) else f"files of {called} are gone or altered"
-
-
-def damaged_file(
-    path: Place, files: dict[str, dict[str, Any]], advance: Advance = lambda size: None
-) -> str | None:
-    """A message about the first file that is missing or has another size or sha256; None if all files are whole.
-    advance: receives the bytes of each checked file."""
-    for name, entry in files.items():
-        try:
-            with folder_at(path).open(name) as opened:
-                assert isinstance(opened, io.RawIOBase)
-                sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-                size = opened.tell()
-        except OSError as error:
-            return f"{file_at(path, name)} cannot be read ({error.strerror or error})"
-        if size != entry["bytes"]:
-            return f"{file_at(path, name)} has {size:,} bytes, expected {entry['bytes']:,}"
-        if sha256 != entry["sha256"]:
-            return f"{file_at(path, name)} was altered: its sha256 is {sha256}, expected {entry['sha256']}"
-        advance(size)
-    return None

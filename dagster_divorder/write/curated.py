@@ -32,12 +32,7 @@ from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.folder import LocalFolder, temporary_name
 from dagster_divorder.store.folders import WritableFolder, folder_at
 from dagster_divorder.store.manifests import HEAD_BYTES, NEIGHBOUR, REPLACED_BY
-from dagster_divorder.store.output_manifests import (
-    MANIFEST,
-    is_whole,
-    manifest_bytes,
-    read_manifest,
-)
+from dagster_divorder.store.output_manifests import MANIFEST, is_whole, manifest_bytes, read_manifest
 from dagster_divorder.store.state import State, changing, load_state
 
 RECORDS = re.compile(r"curated(-\d{5,})?\.(jsonl|parquet)")

@@ -16,7 +16,7 @@ from dagster_divorder.corpus.inputs import BLOCK_BYTES, read_batches
 from dagster_divorder.corpus.parquet_rows import json_lines, row_bytes
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import InputError
-from dagster_divorder.store.ids import Content, Multiset, hash_all, of_lines, of_rows, words
+from dagster_divorder.store.ids import Content, hash_all, hash_sum, words
 from dagster_divorder.store.sources import Source, open_source
 from dagster_divorder.store.view import Fragment, View, offsets, spans
 from dagster_divorder.write.permute import Permutation, Values
@@ -152,3 +152,27 @@ def _contents(records: pa.Array, as_json: bool) -> Sequence[Content]:
     if not pa.types.is_struct(records.type):
         return [value.as_buffer() for value in records]
     return json_lines(records) if as_json else row_bytes(pa.RecordBatch.from_struct_array(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Multiset:
+    """records: number of records; hashes: sum of their hashes; bytes: of lines with their ends, 0 for Parquet rows."""
+
+    records: int = 0
+    hashes: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Multiset) -> Multiset:
+        return Multiset(
+            self.records + other.records, (self.hashes + other.hashes) % (1 << 128), self.bytes + other.bytes
+        )
+
+
+def of_lines(lines: Sequence[Content]) -> Multiset:
+    """The multiset of lines without their ends."""
+    return Multiset(len(lines), hash_sum(words(hash_all(lines))), sum(map(len, lines)) + len(lines))
+
+
+def of_rows(rows: Sequence[Content]) -> Multiset:
+    """The multiset of rows as `row_bytes` spells them."""
+    return Multiset(len(rows), hash_sum(words(hash_all(rows))))

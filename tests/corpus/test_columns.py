@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from dagster_divorder.core.fields import column_at, value_at
 from dagster_divorder.core.order.traits import as_category
-from dagster_divorder.corpus.columns import extract, extract_ids, settle
+from dagster_divorder.corpus.columns import extract, settle
 from dagster_divorder.errors import InputError
+from dagster_divorder.stages.corpus.ids import extract_ids
 from tests.conftest import examples
 
 values = (

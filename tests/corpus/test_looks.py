@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder.corpus.looks import characters, looks_like, repeated_texts, structure_of
+from dagster_divorder.corpus.looks import looks_like, structure_of
+from dagster_divorder.propose import characters
+from dagster_divorder.stages.corpus.raw_docs import repeated_texts
 
 TURNS = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]
 

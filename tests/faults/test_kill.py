@@ -18,7 +18,8 @@ from dagster_divorder.settings.sections import KINDS, Exports
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import TEMPORARY
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.store.output_manifests import MANIFEST, damaged_file, read_manifest
+from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
+from dagster_divorder.verify import damaged_file
 from tests.conftest import examples, is_long, topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of
 from tests.faults.runner import EVENTS, Runner

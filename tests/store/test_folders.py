@@ -20,8 +20,9 @@ from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.store.output_manifests import damaged_file, is_whole, read_manifest
+from dagster_divorder.store.output_manifests import is_whole, read_manifest
 from dagster_divorder.store.sources import Source
+from dagster_divorder.verify import damaged_file
 from dagster_divorder.write.curated import (
     BESIDE,
     OutputFolder,

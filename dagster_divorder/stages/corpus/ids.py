@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_divorder.core.arrow import plain_array
-from dagster_divorder.corpus.columns import ID_COLUMNS, extract_ids, number_or_text
+from dagster_divorder.core.arrow import number_array, plain_array, text_array
+from dagster_divorder.core.fields import value_at
+from dagster_divorder.corpus.columns import extract, number_or_text
 from dagster_divorder.corpus.find import find_inputs
+from dagster_divorder.corpus.inputs import parse
 from dagster_divorder.corpus.peek import unseen
 from dagster_divorder.corpus.stored import Records
 from dagster_divorder.errors import DamagedFileError, InputError
@@ -27,6 +29,9 @@ from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, word
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import load_receipt
 from dagster_divorder.store.view import Fragment, View, offsets
+
+ID_COLUMNS = pa.schema([("number", pa.int64()), ("text", pa.large_string())])
+"""Columns of `extract_ids`."""
 
 _RECORD_ID = re.compile("[0-9a-f]{32}")
 
@@ -151,3 +156,21 @@ IDS = PerDocument(
     compute=lambda run: partial(ids_of, run.records),
     figures=_ids_figures,
 )
+
+
+def extract_ids(content: pa.ChunkedArray, field: str) -> pa.Table:
+    """Ids of records in a field, a row a record: `number` int64, or `text` (also for larger numbers); both null if the
+    field holds no id (see `as_id`). Raises InputError: several Parquet columns have this name."""
+    if pa.types.is_struct(content.type):
+        values = extract(content, [field]).column(0).to_pylist()
+    else:
+        values = [value_at(parse(line), field) for line in content.to_pylist()]
+    ids = [as_id(value) for value in values]
+    numbers = [value if isinstance(value, int) and abs(value) < 1 << 63 else None for value in ids]
+    texts = [str(value) if value != number else None for value, number in zip(ids, numbers, strict=True)]
+    return pa.table([number_array(numbers, np.int64), text_array(texts)], ID_COLUMNS)
+
+
+def as_id(value: Any) -> int | str | None:
+    """A value of a record as its id: strings and whole numbers; None for any other value."""
+    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None

@@ -21,7 +21,6 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.corpus.find import Found, counted, find_inputs
 from dagster_divorder.corpus.ingest import Ingested, ingest
 from dagster_divorder.corpus.inputs import Kind, read_schema
-from dagster_divorder.corpus.looks import repeated_texts
 from dagster_divorder.corpus.parquet_rows import check_columns
 from dagster_divorder.corpus.records import check_rejects
 from dagster_divorder.pipeline.run import Run
@@ -39,10 +38,13 @@ from dagster_divorder.settings.sections import MAX_RECORD_BYTES, Inputs
 from dagster_divorder.stages.corpus.chat_template import chat_facts, template_of
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import REFUSED, Fragments
-from dagster_divorder.store.ids import Multiset
 from dagster_divorder.store.sources import RemoteFile, identity
 from dagster_divorder.store.state import Receipt, Result, keep_result, load_receipt
 from dagster_divorder.store.view import View
+from dagster_divorder.write.records import Multiset
+
+MIN_RECORDS, LABEL_BYTES = 20, 32
+"""Fewest records with texts to compare, and the mean size below which texts may be labels."""
 
 REJECTS_SHOWN, FILES_SHOWN = 10, 50
 _SHOWN_CHARACTERS = 120
@@ -291,3 +293,15 @@ RAW_DOCS = _RawDocs(
     then=("ids",),
     show=_show_raw_docs,
 )
+
+
+def repeated_texts(records: int, texts: int, size: int) -> str:
+    """A warning if distinct texts are far fewer than records, or as short as labels; else "". size: bytes (or
+    characters) of the texts of all records."""
+    if records < MIN_RECORDS or not texts or (2 * texts > records and 2 * size >= LABEL_BYTES * records):
+        return ""
+    short = ", as short as labels or ids" if size < LABEL_BYTES * records else ""
+    return (
+        f"{records:,} records hold {texts:,} distinct texts of {size / records:,.0f} bytes on average{short}. A "
+        f"repeated text is trained on at each occurrence. If another field holds the text, set input.text_field."
+    )

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from dagster_divorder.core.sketch import left_share
 from dagster_divorder.corpus.stored import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
-from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, Fitted, PinnedFit, another_corpus, documents_left
+from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, SKETCH, Fitted, PinnedFit, another_corpus
 from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
@@ -35,7 +36,7 @@ from dagster_divorder.stages.corpus.chat_template import (
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.disk import scratch
-from dagster_divorder.store.stages import model_path
+from dagster_divorder.store.stages import model_path, read_fit
 from dagster_divorder.store.state import Receipt, load_receipt
 
 if TYPE_CHECKING:
@@ -212,8 +213,12 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
         check_end_of_text(run, receipt)
     last = load_receipt(run.store, "base_model")
     known = last and (last.version, last.facts["checked"]) == (receipt.version, run.corpus.version)
-    # Counting reads the hashes of all texts.
-    share_left = last.figures["documents_left"] if last and known else documents_left(run, receipt)
+    if last and known:
+        share_left = last.figures["documents_left"]
+    else:
+        # Counting reads the hashes of all texts.
+        made_on = unpack(read_fit(run.store, receipt.files["fit"])[SKETCH])["ids"]
+        share_left = left_share(made_on, run.corpus.ids())
     note = None
     if share_left < MIN_SHARE_LEFT:
         note = (

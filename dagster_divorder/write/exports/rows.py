@@ -25,7 +25,7 @@ from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.packing import PackedSequences
 from dagster_divorder.core.spans import Spans
 from dagster_divorder.corpus.stored import Records
-from dagster_divorder.engine.base import MAPPED_BYTES, Engine
+from dagster_divorder.engine.base import Engine
 from dagster_divorder.engine.progress import Progress, Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.readers.files import padded_rows
@@ -34,6 +34,9 @@ from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.view import Fragment, View, offsets
 from dagster_divorder.write.curated import OutputFolder
 from dagster_divorder.write.permute import Permutation, Shard, permute, stage_extended
+
+MAPPED_BYTES = 1 << 30
+"""Bytes of stored ids that an export maps at once."""
 
 WORKERS_FROM_BYTES = 4 << 30
 """Bytes of ids from which workers write the files."""
