@@ -18,7 +18,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, as_place
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_verdict
-from dagster_divorder.stages.order.pieces import left_out_lines
+from dagster_divorder.stages.order.packed_sequences import left_out_lines
 from dagster_divorder.store.state import load_state
 from dagster_divorder.units import byte_size
 from dagster_divorder.verify import lines_of_trainer

@@ -25,8 +25,12 @@ from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.repeats import item_records, load_sources, load_stream, run_counter
 from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import traits as traits_stage
-from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, load_packed, packed_items
-from dagster_divorder.stages.order.pieces import left_out_lines
+from dagster_divorder.stages.order.packed_sequences import (
+    PACKED_SEQUENCES,
+    left_out_lines,
+    load_packed,
+    packed_items,
+)
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
