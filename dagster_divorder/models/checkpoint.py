@@ -24,6 +24,7 @@ from dagster_divorder.settings.places import id_and_revision
 from dagster_divorder.units import SETTLED_NS
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"
 TOKENIZER_FILES = (TOKENIZER, CONFIG, TEMPLATE)
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

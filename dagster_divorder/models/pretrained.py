@@ -7,6 +7,7 @@ Cost: importing torch and transformers takes 3 s of a processor.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,32 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import CONFIG, first_line, read_object, write_json
+from dagster_divorder.models.checkpoint import (
+    ADDED,
+    CONFIG,
+    SPECIAL,
+    TEMPLATE,
+    TOKENIZER,
+    first_line,
+    read_object,
+    write_json,
+)
 from dagster_divorder.models.tokenize import check_ids, panics_as_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+CHANGE_NOTHING = {
+    *(
+        "tokenizer_class",
+        "model_max_length",
+        "model_input_names",
+        "clean_up_tokenization_spaces",
+        "chat_template",
+    ),
+    *("bos_token", "eos_token", "pad_token", "unk_token", "padding_side", "truncation_side"),
+}
+"""Keys of tokenizer_config.json that leave tokenizer.json as it is, if that has their tokens."""
 OWN_FILES: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 
 
@@ -129,6 +150,25 @@ def _runs_as_it_is(directory: Path) -> bool:
     return named.get("tokenizer_class") == "PreTrainedTokenizerFast" and config.get("model_type") == "llama"
 
 
+def _says_all(directory: Path) -> bool:
+    """Whether tokenizer.json holds all that transformers would make of the files of a checkpoint, so that a copy is as
+    good. Importing transformers takes a second."""
+    if not _runs_as_it_is(directory) or any((directory / name).exists() for name in (TEMPLATE, ADDED)):
+        return False
+    content, config = check_ids(directory), read_object(directory / CONFIG)
+    listed = config.pop("added_tokens_decoder", None)
+    mapped = read_object(directory / SPECIAL) if (directory / SPECIAL).exists() else {}
+    added = content.get("added_tokens") or []
+    special = [token["content"] for token in added if token.get("special")]
+    return (
+        config.keys() <= CHANGE_NOTHING
+        and all(value in (None, *special) for name, value in config.items() if name.endswith("_token"))
+        and all(config.get(name) == value for name, value in mapped.items())
+        and listed in (None, {str(token.pop("id")): token for token in added})
+        and not (content.get("truncation") or content.get("padding") or content["model"].get("dropout"))
+    )
+
+
 def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -> None:
     """Writes the tokenizer of a checkpoint into an existing folder: tokenizer.json with all control tokens, and
     tokenizer_config.json with special tokens and chat templates. AutoTokenizer, `tokenizers` and gigatoken read the
@@ -138,6 +178,10 @@ def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -
     Raises:
         InputError: there is no usable tokenizer.json.
     """
+    if template is None and _says_all(directory):
+        for name in (TOKENIZER, CONFIG):
+            shutil.copyfile(directory / name, folder / name)
+        return
     from transformers import PreTrainedTokenizerFast
 
     own = load_tokenizer(directory)

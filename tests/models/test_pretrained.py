@@ -21,6 +21,21 @@ Make = Callable[[str], Path]
 END, START = "<|endoftext|>", "<|im_start|>"
 TOOLS = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
 
+LLAMA = {"model_type": "llama"}
+FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
+CONTROL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+WHOLE = {
+    "config": LLAMA,
+    "tokenizer_config": {
+        **FAST,
+        "eos_token": END,
+        "pad_token": None,
+        "model_max_length": 64,
+        "added_tokens_decoder": {"0": {"content": END, **CONTROL}, "1": {"content": START, **CONTROL}},
+    },
+    "special_tokens_map": {"eos_token": END},
+}
+
 SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "tokenizer.json alone": ("cl100k", {}),
     "a splitting that gigatoken has not": ("unknown splitting", {}),
@@ -35,7 +50,7 @@ SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "sentencepiece",
         {"tokenizer_config": {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}},
     ),
-    "wordpiece": ("wordpiece", {"tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast"}}),
+    "wordpiece": ("wordpiece", {"tokenizer_config": FAST}),
     "tokens that only the configuration has": (
         "cl100k",
         {
@@ -44,6 +59,23 @@ SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
                 "eos_token": "<|gone|>",
                 "pad_token": {"content": START, "__type": "AddedToken"},
             }
+        },
+    ),
+    "of Llama, whole": ("cl100k", WHOLE),
+    "of Llama, truncating": ("truncating and padding", {"config": LLAMA, "tokenizer_config": FAST}),
+    "of Llama, with tokens of the configuration": (
+        "gpt2",
+        {"config": LLAMA, "tokenizer_config": {**FAST, "eos_token": "<|gone|>", "pad_token": END}},
+    ),
+    "of Llama, with a token that is control in the configuration alone": (
+        "added text tokens",
+        {"config": LLAMA, "tokenizer_config": {**FAST, "eos_token": "<tool>"}},
+    ),
+    "of Llama, with other flags": (
+        "added text tokens",
+        {
+            "config": LLAMA,
+            "tokenizer_config": {**FAST, "added_tokens_decoder": {"402": {"content": "<tool>", **CONTROL}}},
         },
     ),
     "several chat templates": ("gpt2", {"tokenizer_config": {"chat_template": TOOLS, "image_token": START}}),
@@ -77,6 +109,16 @@ def test_a_saved_tokenizer_is_the_one_of_transformers(
         assert ids.tolist() == [number for of_text in expected for number in of_text]
     names = {name: getattr(theirs, f"{name}_token_id") for name in ("eos", "bos", "pad")}
     assert special_ids(saved) == names
+
+
+def test_a_tokenizer_whose_file_says_all_is_copied(make_tokenizer: Make, tmp_path: Path) -> None:
+    directory, saved = make_tokenizer("cl100k"), tmp_path / "saved"
+    for name, content in WHOLE.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    saved.mkdir()
+    save_tokenizer(directory, saved)
+    for name in (TOKENIZER, CONFIG):
+        assert (saved / name).read_bytes() == (directory / name).read_bytes()
 
 
 def test_dropout_is_off(make_tokenizer: Make, tmp_path: Path) -> None:

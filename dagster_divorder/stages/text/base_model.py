@@ -108,10 +108,16 @@ def _content_of(directory: Path) -> dict[str, Any]:
     Raises:
         InputError: it has no usable embedding.
     """
-    from dagster_divorder.models.checkpoint import TOKENIZER_FILES, embedding_table, table_fingerprint
+    from dagster_divorder.models.checkpoint import (
+        ADDED,
+        SPECIAL,
+        TOKENIZER_FILES,
+        embedding_table,
+        table_fingerprint,
+    )
 
     table = embedding_table(directory)
-    names = ("config.json", "special_tokens_map.json", "added_tokens.json", *TOKENIZER_FILES)
+    names = ("config.json", SPECIAL, ADDED, *TOKENIZER_FILES)
     files = [(name, (directory / name).read_bytes().hex()) for name in names if (directory / name).is_file()]
     return {
         "table_key": table.key,
