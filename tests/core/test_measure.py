@@ -1,4 +1,8 @@
-"""Measures of an order: by hand, against every single token, and inputs at the edges."""
+"""Measures of an order, and what lies where along it: by hand, against every single token, and inputs at the edges."""
+
+from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -15,6 +19,7 @@ from dagster_divorder.core.measure import (
     measure,
     packed_counts,
 )
+from dagster_divorder.core.measure.along import SAMPLED, binned, quantiles_along
 from dagster_divorder.core.measure.windows import Counts, off_schedule, shuffled_inside
 from dagster_divorder.core.order.schedule import SHAPES
 from dagster_divorder.core.packing import Pieces, pack
@@ -191,3 +196,35 @@ def test_the_distance_to_a_schedule_is_that_of_the_batches_means_by_token():
     # Means 0.25 and 0.9, of 4 and 2 tokens, in the middle of tokens 0 to 4 and 4 to 56; the last batch has no rank.
     off = off_schedule(rank, tokens, SHAPES["rise"], np.array([0, 2, 4, 5]))
     assert off == pytest.approx((abs(0.25 - 2 / 63) * 4 + abs(0.9 - 30 / 63) * 2) / 6)
+
+
+@given(st.lists(st.integers(0, 50), max_size=200), st.integers(1, 60))
+def test_every_window_is_in_one_bin(values: list[int], bins: int) -> None:
+    found = binned(values, bins)
+    assert len(found.at) == min(bins, len(values))
+    if not values:
+        return
+    edges = [at * len(values) // len(found.at) for at in range(len(found.at) + 1)]
+    for at, (first, last) in enumerate(pairwise(edges)):
+        part = values[first:last]
+        assert found.mean[at] == pytest.approx(np.mean(part))
+        assert (found.low[at], found.high[at]) == (min(part), max(part))
+        assert found.at[at] == pytest.approx((first + last) / 2 / len(values))
+        assert abs(len(part) - len(values) / len(found.at)) < 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=40), st.integers(1, 7))
+def test_quantiles_are_those_of_the_tokens_one_by_one(of: list[tuple[int, int]], columns: int) -> None:
+    tokens, values = np.array(of, np.int64).reshape(-1, 2).T
+    quantiles = np.array([0.1, 0.5, 0.9])
+    found = quantiles_along(tokens, values, columns, quantiles)
+    assert found.shape == (columns, 3)
+    # Every run of tokens has a share of the sample that is its own but for a token.
+    off = len(of) / SAMPLED
+    # A `columns`-th of a token at a time, so that the slices' edges are whole.
+    for column, part in enumerate(np.repeat(values, tokens * columns).reshape(columns, -1)):
+        if not len(part):
+            assert np.isnan(found[column]).all()
+            continue
+        low, high = (np.quantile(part, quantiles + side, method="inverted_cdf") for side in (-off, off))
+        assert (low <= found[column]).all() and (found[column] <= high).all()
