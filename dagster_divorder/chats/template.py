@@ -1,14 +1,15 @@
 """Renders conversations with a model's chat template, and locates the trained characters of their turns.
 
 A template may mark its assistant turns (`{% generation %}`), and transformers' tracker reads the marks. Of any other
-template, a second rendering locates the turns: every message has a sentinel in it, and the two renderings differ in the
-sentinels alone. A turn begins after the generation prompt, and ends after what the template writes behind an answer.
+template, a second rendering locates the contents: every message has a sentinel in it, and the two renderings differ in
+the sentinels alone. A turn begins where a rendering of the messages before it, with the generation prompt, ends, and it
+ends where a rendering of itself does; both are compared with the text behind the sentinels.
 
 Guarantee: the text is the same as from `apply_chat_template(tokenize=False)`. A turn that cannot be located is an
 error, never a mask of zeros. A conversation gives the same text on every day: templates that print today's date print
 DATE.
-Cost: two renderings a conversation (one if the template has marks), some 50 us a turn, linear in its turns. An answer
-with tool calls, or with no header before it, costs a short rendering more.
+Cost: two renderings of a conversation (one if the template has marks), and one or two of each answer with the messages
+since the one before it: linear in its turns.
 Source: transformers' `apply_chat_template`.
 Known weakness: a template that cuts contents by their length is refused, because sentinels are cut, too.
 """
@@ -32,7 +33,7 @@ from dagster_divorder.errors import InputError
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-VERSION = 5
+VERSION = 6
 """Of the spans that are located; part of a template's fingerprint."""
 DATE = datetime(2024, 7, 26)
 """The date that templates print as today's; Llama 3's template prints it if there is no clock."""
@@ -45,7 +46,7 @@ SENTINEL = "\ue002{}\ue003"
 """The number of a message, inverted (~) for a content beside calls, between private code points, which occur in no
 template and hardly any conversation."""
 SENTINELS = re.compile(SENTINEL.format(r"(-?\d+)"))
-ASKED, ANSWERED, NEXT = "\ue000", "\ue001", "\ue004"
+ASKED, ANSWERED = "\ue000", "\ue001"
 """Contents of conversations that show what a template writes around contents."""
 QUESTION: Message = {"role": "user", "content": ASKED}
 ANSWER: Message = {"role": "assistant", "content": ANSWERED}
@@ -89,6 +90,8 @@ class ChatTemplate:
         self.marked = MARK.search(template) is not None
         self._named, self._stops = dict(named), frozenset(stops)
         self._controls = re.compile(_any_of({*control, *stops}) or "(?!)")
+        self._stop = re.compile(rf"\s*(?:{_any_of(stops) or '(?!)'})")
+        self._edges = re.compile(rf"\s+|{self._controls.pattern}")
         decides = (VERSION, template, *(tuple(sorted(part)) for part in (named.items(), control, stops)))
         self.fingerprint = xxhash.xxh3_128_hexdigest(repr(decides).encode())
         """A hash of everything but the conversation that decides a rendering."""
@@ -188,115 +191,97 @@ class ChatTemplate:
         places: dict[int, int] = {}
         for number, place in zip(map(int, pieces[1::2]), accumulate(map(len, pieces[::2])), strict=False):
             places.setdefault(number, place)
-        lead = [*(message for message in messages[:1] if message["role"] != "user"), QUESTION]
+        system = [message for message in messages[:1] if message["role"] != "user"]
 
-        def behind(number: int, until: int, *, prompt: bool) -> str:
-            """What the template writes behind an answer's sentinel, after a short question, up to message `until`."""
-            own = self._tried([*lead, marked[number], *messages[number + 1 : until]], tools, prompt=prompt)
-            return SENTINELS.sub("", own.partition(SENTINEL.format(number))[2])
+        def behind(number: int, first: int, own: Sequence[Message], *, prompt: bool = False) -> str:
+            """What a rendering of `own`, messages from `first` on, has behind the sentinel of message `number`."""
+            lead = [] if not first else system if messages[first]["role"] == "user" else [*system, QUESTION]
+            shown, _ = self._rendered([*lead, *own], tools, add_generation_prompt=prompt)
+            return SENTINELS.sub("", shown.partition(SENTINEL.format(number))[2])
+
+        def first_of(number: int, earlier: int, before: Sequence[Span]) -> int | None:
+            """The first character of an answer's turn: after the generation prompt. before: the earlier answer's."""
+            if messages[number - 1]["role"] == "assistant" or len(before) > 1:
+                return self._same(text, self._prompt, before[-1][1])
+            asked = max((each for each in range(earlier, number) if each in places), default=None)
+            if asked is None:
+                return None
+            begin = asked if messages[asked]["role"] == "user" else earlier
+            header = behind(asked, begin, marked[begin:number], prompt=True)
+            first = self._same(text, header, places[asked])
+            if self._opener not in header and first == places[asked] + len(header):
+                # A template may write a header that it does not ask for, as Gemma 4's does after a result.
+                return self._same(text, self._prompt, first)
+            is_opened = first >= places[asked] + header.rfind(self._opener) + len(self._opener)
+            return first if self._opener in header and is_opened else None
+
+        def end_of(number: int) -> int | None:
+            """The end of an answer's turn: after what ends it."""
+            message, place = messages[number], places[number]
+            if message.keys() == ANSWER.keys() and not _content(message)[-1].isspace():
+                ending = self._ending
+            else:
+                ending = behind(number, number, [marked[number]])
+            end = self._same(text, ending, place)
+            is_ended = self._controls.search(self._ending)
+            if (end < place + len(ending) or not is_ended) and number + 1 in places:
+                # An answer in the middle may end otherwise: before the header of the next message.
+                following = _content(marked[number + 1]).partition(SENTINEL[0])[0]
+                until = places[number + 1] - len(following)
+                at = text.find(self._opener, end, until) if self._opener else -1
+                end = at if at >= 0 and text.startswith(following, until) else end
+            if not is_ended and (stop := self._stop.match(text, end)):
+                # Some models, such as GLM, stop by beginning the next turn; they are trained to.
+                end = stop.end()
+            calls = message.get("tool_calls")
+            return None if calls and end <= place + len(tool_name(calls[0])) else end
 
         turns: list[tuple[Span, ...]] = []
-        before = 0
-        for number, last in zip(answers, [None, *answers], strict=False):
+        for number, earlier in zip(answers, [0, *answers], strict=False):
             if number not in places:
                 raise InputError(f"the chat template does not write the content of message {number + 1}")
-            start = end = places[number]
-            calls, content = messages[number].get("tool_calls"), _content(messages[number])
-            if not calls and text.endswith(content.strip(), 0, end):
-                start -= len(content.strip())
-            # The header begins after the previous message: behind the rest of its content, if that is written as it is.
-            asked = places.get(number - 1, 0)
-            rest = _content(messages[number - 1])[_cut(messages[number - 1]) :].rstrip()
-            asked += len(rest) if text.startswith(rest, asked) else 0
-            asked = asked if before < asked <= start else before
-            found = ((text.find(each, asked, start + len(each) - 1), each) for each in self._openings)
-            first = next((at + len(opening) for at, opening in found if at >= 0), None)
-            if first is None and last is not None:
-                # A template may write no header here, for example after the results of calls.
-                header, at = behind(last, number, prompt=True), places[last]
-                if header and at + len(header) >= before and text.startswith(header, at):
-                    first = at + len(header)
-            if calls:
-                # What a last message ends with may differ.
-                end = self._same(text, behind(number, number + 1, prompt=False), start)
-            written = first is not None and start + len(tool_name(calls[0])) < end if calls else start < end
-            if not written and (calls or first is None):
+            first, end = first_of(number, earlier, turns[-1] if turns else ()), end_of(number)
+            if first is None or end is None:
                 raise InputError(
                     f"the turn of message {number + 1} cannot be located; use a chat template with "
                     "{% generation %} marks"
                 )
-            if closed := self._closing.match(text, end):
-                end = closed.end()
-            elif not calls and text.startswith(spaces := content[len(content.rstrip()) :], end):
-                end += len(spaces)
-            spans = [(start if first is None else first, end)]
-            if calls and (said := places.get(~number, end)) > end:
+            spans = [(first, end)]
+            if (said := places.get(~number, end)) > end:
                 # Some templates, such as Gemma 4's, write what is said beside a call after the call's result.
-                closed = self._closing.match(text, said)
-                spans.append((said - len(content.strip()), closed.end() if closed else said))
+                spans.append(
+                    (said - len(_content(messages[number]).strip()), self._same(text, self._ending, said))
+                )
             turns.append(tuple(spans))
-            before = spans[-1][1]
         return turns
 
     @cached_property
     def _prompt(self) -> str:
         """The generation prompt; "" if the template has none."""
         asked = self._rendered([QUESTION], None, add_generation_prompt=True)[0]
-        return asked[self._same(asked, self._rendered([QUESTION], None)[0]) :]
+        return asked[self._same(asked, self._rendered([QUESTION], None)[0], 0) :]
 
     @cached_property
-    def _openings(self) -> list[str]:
-        """What may stand before an answer, the longest first: the generation prompt, or a beginning of it, which the
-        template may write before some answers, such as answers without reasoning. Without a generation prompt: what
-        closes the question."""
-        if not self._prompt:
-            closed = self._rendered([QUESTION], None)[0].partition(ASKED)[2]
-            return [closed] if closed else []
-        edges = re.finditer(rf"\s+|{self._controls.pattern}", self._prompt)
-        # A cut before a word is left out: the word may be the role.
-        cuts = {cut for edge in edges for cut in edge.span() if not self._prompt[cut : cut + 1].isalnum()}
-        return sorted({self._prompt, *(self._prompt[:cut] for cut in cuts)} - {""}, key=len, reverse=True)
+    def _opener(self) -> str:
+        """The first control token of the generation prompt, or the prompt; "" if the template has none."""
+        opener = self._controls.search(self._prompt)
+        return opener.group() if opener else self._prompt.strip()
 
     @cached_property
-    def _closing(self) -> re.Pattern[str]:
-        """Matches what the template writes behind an answer: up to the header of the next message, or at the end."""
+    def _ending(self) -> str:
+        """What the template writes behind a last answer."""
+        return self._rendered([QUESTION, ANSWER], None)[0].partition(ANSWERED)[2]
 
-        def behind(*following: Message) -> str | None:
-            text = self._tried([QUESTION, ANSWER, *following], None)
-            between, is_written, _ = text.partition(ANSWERED)[2].partition(NEXT)
-            return between if text and (is_written or not following) else None
-
-        last = behind() or ""
-        closings, stops, opener = {last.strip()}, set[str](), self._controls.search(self._prompt)
-        for role in ("user", "system", "tool"):
-            between = behind({"role": role, "content": NEXT})
-            if between is None:
-                continue
-            header = between.find(opener.group()) if opener else -1
-            header = header if header >= 0 else self._same(between, last)
-            closing, token = between[:header], self._controls.search(between, header)
-            if token and token.group() in self._stops and not between[: token.start()].strip():
-                # Some models, such as GLM, stop by beginning the next turn; they are trained to.
-                stops.add(token.group())
-            closings.add(closing.strip())
-        closings = {each for each in closings if self._controls.search(each)} or closings - {""}
-        ways = [rf"(?:{_any_of(closings)})\s*"] if closings else []
-        return re.compile(rf"\s*(?:{'|'.join([*ways, *map(re.escape, stops)])})" if ways or stops else "(?!)")
-
-    def _same(self, text: str, other: str, start: int = 0) -> int:
-        """The end of what is the same in a text from `start` on and in another, not inside a control token of the
-        text."""
-        same = start + common(text[start : start + len(other)], other)
-        token = next((token for token in self._controls.finditer(text, start) if token.end() > same), None)
-        return min(same, token.start()) if token else same
-
-    def _tried(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, *, prompt: bool = False
-    ) -> str:
-        """The text of a conversation; "" if the template refuses it."""
-        with suppress(InputError):
-            return self._rendered(messages, tools, add_generation_prompt=prompt)[0]
-        return ""
+    def _same(self, text: str, other: str, start: int) -> int:
+        """The end of what is the same in a text from `start` on and in another: the other's end, or an edge of a
+        control token or of white space in it."""
+        if text.startswith(other, start):
+            return start + len(other)
+        same = common(text[start : start + len(other)], other)
+        edges = (edge for found in self._edges.finditer(other) for edge in found.span() if edge <= same)
+        # Where both go on with a word, the words may be roles.
+        cuts = (edge for edge in edges if not (text[start + edge : start + edge + 1] + other[edge]).isalnum())
+        return start + max(cuts, default=0)
 
     def _rendered(
         self,
@@ -362,16 +347,10 @@ def _with_sentinel(message: Message, number: int) -> dict[str, Any]:
         sentinel = SENTINEL.format(~number)
     if not content.strip():
         return dict(message)
-    at = _cut(message)
-    return {**message, "content": content[:at] + sentinel + content[at:]}
-
-
-def _cut(message: Message) -> int:
-    """The place of the sentinel in a message's content."""
     # White space stays outside, since templates strip it; both ends of a question stay, since templates compare them.
-    content = _content(message)
     in_half = 0 if message["role"] == "assistant" else (len(content.strip()) + 1) // 2
-    return len(content.rstrip()) - in_half
+    at = len(content.rstrip()) - in_half
+    return {**message, "content": content[:at] + sentinel + content[at:]}
 
 
 def _any_of(tokens: Collection[str]) -> str:

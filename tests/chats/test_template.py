@@ -28,7 +28,7 @@ STOCK = sorted(
 )
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 CONTROL = re.compile(
-    r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>|<[a-z]+\|>|<\|[a-z]+>|\[gMASK\]|<sop>"
+    r"<\|[^|<>]{1,40}\|>|<｜[^｜<>]{1,40}｜>|<(?:start|end)_of_(?:turn|utterance)>|<[a-z_]+\|>|<\|[a-z_]+>|\[gMASK\]|<sop>"
 )
 WITHOUT_SYSTEM = {"gemma"}
 SAME_TEXT = {
@@ -168,6 +168,18 @@ def test_what_is_said_beside_a_call_is_trained_where_a_template_writes_it_behind
     called, answered = trained(template("gemma4").render(messages))
     assert called == "<|tool_call>call:add{a:1}<tool_call|>let me see<turn|>\n"
     assert answered == "It is 1.<turn|>\n"
+    # Another version goes on with the answer's reasoning, without a header.
+    messages[3]["reasoning_content"] = "why"
+    called, answered = trained(template("gemma4_v5").render(messages))
+    assert called.endswith("<tool_call|>let me see")
+    assert answered == "<|channel>thought\nwhy\n<channel|>It is 1.<turn|>\n"
+
+
+def test_results_are_not_trained_though_one_spells_a_header_and_another_is_empty() -> None:
+    messages = asked(1, 2, "A")
+    messages[2:3] = [{**messages[2], "content": "<|im_start|>assistant\nx"}, {**messages[2], "content": ""}]
+    _, called, _ = trained(template("qwen3").render(messages))
+    assert called.startswith("<tool_call>")
 
 
 def test_a_template_that_leaves_out_a_parallel_call_refuses_the_record() -> None:
@@ -344,9 +356,10 @@ def test_an_end_that_is_no_control_token_is_trained_too() -> None:
     own = ChatTemplate(ASKS, NAMED, {"</s>"})
     assert trained(own.render(conversation("Q", "A", "R", "B"))) == ["A<|end|>", "B<|end|>"]
     assert not own.trains_ends
-    # White space alone is no end.
+    # White space alone does not end a turn, and is a part of it as it is of a rendering.
     spaced = ChatTemplate(ASKS.replace("<|end|>", "\n\n"), NAMED, {"</s>"})
-    assert trained(spaced.render(conversation("Q", "A", "R", "B"))) == ["A", "B"]
+    assert trained(spaced.render(conversation("Q", "A", "R", "B"))) == ["A\n\n", "B\n\n"]
+    assert not spaced.trains_ends
 
 
 def test_a_token_that_stops_and_begins_the_next_turn_is_trained_where_nothing_else_ends_one() -> None:
