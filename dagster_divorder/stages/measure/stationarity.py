@@ -22,12 +22,7 @@ import orjson
 
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.measure.sequence_features import SequenceRuns, sequence_features
-from dagster_divorder.core.measure.stationarity import (
-    Feature,
-    Stationarity,
-    sampled_places,
-    stationarity,
-)
+from dagster_divorder.core.measure.stationarity import Feature, Stationarity, sampled_places, stationarity
 from dagster_divorder.core.order.traits import Traits, column_codes
 from dagster_divorder.core.packing import FILLED
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
@@ -37,20 +32,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, Shown, Table, Text, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.corpus.fields import load_fields
-from dagster_divorder.stages.mix.repeats import (
-    TrainingStream,
-    item_records,
-    load_stream,
-    run_counter,
-)
+from dagster_divorder.stages.mix.repeats import TrainingStream, item_records, load_stream, run_counter
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, vectors_are_balanced
-from dagster_divorder.stages.topics.components import (
-    chosen_kind,
-    kinds_of,
-    load_space,
-    space_reads,
-)
+from dagster_divorder.stages.topics.components import chosen_kind, kinds_of, load_space, space_reads
 from dagster_divorder.store.stages import Space
 from dagster_divorder.store.state import Receipt
 

@@ -45,11 +45,7 @@ from dagster_divorder.stages.corpus.chat_template import reading
 from dagster_divorder.stages.corpus.raw_docs import found_inputs, load_multiset
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder
-from dagster_divorder.stages.mix.heldout_copies import (
-    heldout_table,
-    load_heldout,
-    removed_lines,
-)
+from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout, removed_lines
 from dagster_divorder.stages.mix.repeats import item_records, load_sources
 from dagster_divorder.stages.mix.subset_selection import left_out
 from dagster_divorder.stages.order.packed_sequences import load_packed, runs_of
@@ -62,13 +58,7 @@ from dagster_divorder.store.ids import to_bytes
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest, why_lacking
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.write.curated import RECORDS, OutputFolder, tidy
-from dagster_divorder.write.permute import (
-    EXTENDED_SHARD_BYTES,
-    Shard,
-    permute,
-    shard_limits,
-    stage_extended,
-)
+from dagster_divorder.write.permute import EXTENDED_SHARD_BYTES, Shard, permute, shard_limits, stage_extended
 from dagster_divorder.write.records import WriteRecords, common_lines, permuted_records, stored, written
 
 META_VERSION = 3

@@ -23,15 +23,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.checkpoint import TOKENIZER, TOKENIZER_FILES
 from dagster_divorder.pipeline.published import record_plan
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import (
-    CONTENT,
-    File,
-    Link,
-    Made,
-    Table,
-    WholeCorpus,
-    content_hash,
-)
+from dagster_divorder.pipeline.stage import CONTENT, File, Link, Made, Table, WholeCorpus, content_hash
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
 from dagster_divorder.stages.mix.consumed import refuse_to_reorder

@@ -27,12 +27,7 @@ from dagster_divorder.pipeline.published import published_plan
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings.places import id_and_revision
-from dagster_divorder.stages.corpus.chat_template import (
-    BOOTSTRAP,
-    find_checkpoint,
-    locate_base,
-    template_of,
-)
+from dagster_divorder.stages.corpus.chat_template import BOOTSTRAP, find_checkpoint, locate_base, template_of
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.disk import scratch
