@@ -21,13 +21,14 @@ from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers.arrow_files import ParquetRows, RowTable
 from dagster_divorder.readers.files import Files
 from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
     EXPORT_VERSION,
     MASKED_VERSION,
     REPLACED_BY,
     ROWS,
     TRAINED,
-    export_manifest_file,
-    read_whole,
+    file_at,
+    whole_manifest,
 )
 
 READABLE = (EXPORT_VERSION, MASKED_VERSION)
@@ -218,13 +219,13 @@ def open_export(path: str | Path, plan: str | None = None, *, rows: bool = True)
 
 def read_export_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the folder of one format of an export. Raises: see `open_export`."""
-    file = export_manifest_file(path)
+    file = file_at(path, EXPORT_MANIFEST)
     if not file.is_file():
         raise InputError(
             f"{path} is not an export: there is no {file}; give the folder of a format, such as "
             f"data/exports/parquet; if you copied it, copy its neighbour too, data/exports/_parquet"
         )
-    manifest = read_whole(file)
+    manifest = whole_manifest(file.read_bytes())
     if manifest is None:
         raise StoreError(f"{file} has been altered: export again, or copy it again")
     if manifest.get("format_version") not in READABLE:

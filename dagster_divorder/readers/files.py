@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.errors import StoreError
-from dagster_divorder.store.manifests import HEAD_BYTES, export_manifest_file, file_at, read_whole
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, HEAD_BYTES, file_at, whole_manifest
 
 PINNED = 256
 """Files mapped at opening. Each takes a descriptor; the usual limit of a process is 1,024."""
@@ -85,8 +85,8 @@ class Files:
         return mapped
 
     def _wrong(self, name: str, fault: str) -> StoreError:
-        manifest = export_manifest_file(self.path)
-        now = read_whole(manifest) if manifest.is_file() else None
+        manifest = file_at(self.path, EXPORT_MANIFEST)
+        now = whole_manifest(manifest.read_bytes()) if manifest.is_file() else None
         if now and now.get("key") != self._manifest.get("key"):
             return StoreError(
                 f"{self.path} was replaced during reading: it was opened with the plan {self._manifest['plan']}, "

@@ -64,16 +64,6 @@ def file_at(place: Place, name: str) -> Place:
     return place / name if beside == name else neighbour(place) / beside
 
 
-def export_manifest_file(folder: Path) -> Path:
-    """Path of an export's manifest, whether it exists or not."""
-    return file_at(folder, EXPORT_MANIFEST)
-
-
-def read_whole(file: Path) -> dict[str, Any] | None:
-    """`whole_manifest` of a file. Raises OSError: the file cannot be read."""
-    return whole_manifest(file.read_bytes())
-
-
 def whole_manifest(data: bytes) -> dict[str, Any] | None:
     """A manifest without its `check`; None if it is damaged."""
     try:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from dagster_divorder.settings import load_settings
-from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import topic_records, write_jsonl
@@ -58,10 +58,10 @@ def output_of(config: Path) -> dict[str, Any]:
     folder = config.parent / "curated"
     found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     for folder in sorted((config.parent / "exports").glob("[!_]*")):
-        manifest = orjson.loads(export_manifest_file(folder).read_bytes())
+        manifest = orjson.loads(file_at(folder, EXPORT_MANIFEST).read_bytes())
         # The plan names the input's folder, and names of files the plan.
         tag = manifest["key"][:8]
-        for path in sorted([*folder.iterdir(), *export_manifest_file(folder).parent.iterdir()]):
+        for path in sorted([*folder.iterdir(), *file_at(folder, EXPORT_MANIFEST).parent.iterdir()]):
             found[f"{path.parent.name}/{path.name.replace(tag, 'TAG')}"] = path.read_bytes().replace(
                 tag.encode(), b"TAG"
             )

@@ -28,7 +28,7 @@ from dagster_divorder.stages.output import exports
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import (
     EXPORT_MANIFEST,
-    export_manifest_file,
+    file_at,
 )
 from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream, open_export
@@ -284,7 +284,7 @@ def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make
         (checkpoint / "tokenizer_config.json").write_bytes(orjson.dumps({**about, "eos_token": token}))
         run_all(settings, Silent())
         folder = settings.exports.path / "parquet"
-        manifests.append(orjson.loads(export_manifest_file(folder).read_bytes()))
+        manifests.append(orjson.loads(file_at(folder, EXPORT_MANIFEST).read_bytes()))
         expected = token_id(checkpoint, token)
         assert manifests[-1]["tokenizer"]["end_of_text"] == expected
         table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()

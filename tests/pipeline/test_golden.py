@@ -33,7 +33,7 @@ from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.arrays import unpack, unpack_table
-from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
 from tests.golden import digest, same, signature
@@ -128,9 +128,9 @@ def of_stage(run: Run, name: str) -> Any:
         files = {}
         for folder in run.settings.exports.path.glob("[!_]*"):
             # Names of files carry a part of the key, which names folders of this run; litdata's as a number.
-            tag = orjson.loads(export_manifest_file(folder).read_bytes())["key"][:TAG_DIGITS]
+            tag = orjson.loads(file_at(folder, EXPORT_MANIFEST).read_bytes())["key"][:TAG_DIGITS]
             number = str(int(tag, 16))
-            for path in [*folder.iterdir(), *export_manifest_file(folder).parent.iterdir()]:
+            for path in [*folder.iterdir(), *file_at(folder, EXPORT_MANIFEST).parent.iterdir()]:
                 if path.name != "manifest.json":
                     data = path.read_bytes()
                     if path.name == "index.json":

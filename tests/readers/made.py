@@ -14,11 +14,12 @@ import orjson
 
 from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.store.manifests import (
+    EXPORT_MANIFEST,
     EXPORT_VERSION,
     MASKED_VERSION,
     NEIGHBOUR,
     ROWS,
-    export_manifest_file,
+    file_at,
     manifest_check,
 )
 from dagster_divorder.trainers import rows_for_contiguous_ranks
@@ -94,7 +95,7 @@ def codes_of(trait: str, items: int) -> np.ndarray:
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    file = export_manifest_file(path)
+    file = file_at(path, EXPORT_MANIFEST)
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(orjson.dumps(manifest | {"check": manifest_check(manifest)}))
 

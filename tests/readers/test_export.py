@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.readers import files
 from dagster_divorder.readers.export import Export, open_export
-from dagster_divorder.store.manifests import export_manifest_file, file_at, read_whole
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at, whole_manifest
 from dagster_divorder.write.exports import parquet
 from tests.conftest import examples
 from tests.readers.made import Stream, exported, write_export, write_manifest
@@ -113,7 +113,7 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     ):
         open_export(tmp_path)
     write_export(tmp_path, "parquet", {"lengths": [20]})
-    manifest = read_whole(export_manifest_file(tmp_path))
+    manifest = whole_manifest(file_at(tmp_path, EXPORT_MANIFEST).read_bytes())
     assert manifest is not None
     write_manifest(tmp_path, manifest | {"format": "mds"})
     with pytest.raises(InputError, match=r"in the format mds, .* this reader reads parquet: add it"):
@@ -126,7 +126,7 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
         open_export(tmp_path)
     edited = copy.deepcopy(manifest) | {"plan": "4567", "check": "00"}
     for data in (orjson.dumps(edited), b"{", b"[]", b"null"):
-        (export_manifest_file(tmp_path)).write_bytes(data)
+        file_at(tmp_path, EXPORT_MANIFEST).write_bytes(data)
         with pytest.raises(StoreError, match=r"manifest\.json has been altered"):
             open_export(tmp_path)
 
@@ -143,9 +143,11 @@ def test_what_is_read_is_never_the_file_itself(tmp_path: Path) -> None:
 
 def rewritten(path: Path, plan: str, **corpus: Any) -> None:
     """Export another plan into the folder, as a run does: files under new names, the manifest, no old file any more."""
-    before = (read_whole(export_manifest_file(path)) or {})["files"]
+    before = (whole_manifest(file_at(path, EXPORT_MANIFEST).read_bytes()) or {})["files"]
     write_export(path, "parquet", {"lengths": [20] * 9, **corpus}, tag=plan * 2, plan=plan, shard_bytes=40)
-    for file in before.keys() - (read_whole(export_manifest_file(path)) or {})["files"].keys():
+    for file in (
+        before.keys() - (whole_manifest(file_at(path, EXPORT_MANIFEST).read_bytes()) or {})["files"].keys()
+    ):
         file_at(path, file).unlink()
 
 
@@ -175,7 +177,7 @@ def test_a_file_that_was_not_open_yet_when_it_was_replaced_ends_the_reading(
 
 def test_files_of_equal_size_are_told_apart(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [8] * 20, "end_of_text": False}, shard_bytes=64)
-    manifest = read_whole(export_manifest_file(tmp_path)) or {}
+    manifest = whole_manifest(file_at(tmp_path, EXPORT_MANIFEST).read_bytes()) or {}
     sizes: dict[int, list[str]] = {}
     for file, entry in manifest["files"].items():
         if file.endswith(".parquet"):
@@ -190,7 +192,7 @@ def test_files_of_equal_size_are_told_apart(tmp_path: Path) -> None:
 
 def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [20]})
-    manifest = read_whole(export_manifest_file(tmp_path)) or {}
+    manifest = whole_manifest(file_at(tmp_path, EXPORT_MANIFEST).read_bytes()) or {}
     write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
     with pytest.raises(StoreError, match="is being rewritten, or a run was interrupted while writing it"):
         open_export(tmp_path)

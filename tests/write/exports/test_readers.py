@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagster_divorder.store.manifests import export_manifest_file
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.rows import Options, Rows
 from tests.trainers.test_trl import QUIET, tokens_and_model
@@ -35,7 +35,7 @@ def written(name: str, path: Path, rows: Rows, shard_bytes: int = 200, labels: b
         "prefix": f"train-{TAG}",
         "files": folder.entries,
     }
-    file = export_manifest_file(path)
+    file = file_at(path, EXPORT_MANIFEST)
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(manifest))
     return path
