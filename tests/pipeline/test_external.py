@@ -12,12 +12,12 @@ import pytest
 
 from dagster_divorder import load_results, run_all
 from dagster_divorder.core.topics.cluster import DRIFT
-from dagster_divorder.corpus.vectors import VectorFile
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.stages.topics.external_embeddings import VectorFile
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt

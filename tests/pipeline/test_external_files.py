@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.corpus import vectors
-from dagster_divorder.corpus.vectors import open_vectors, row_hashes
 from dagster_divorder.errors import InputError
+from dagster_divorder.stages.topics.external_embeddings import open_vectors, row_hashes
 from tests.conftest import examples
 
 
