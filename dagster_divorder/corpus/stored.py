@@ -62,14 +62,6 @@ class Records:
             )
         return found
 
-    def ids(self, fragments: Sequence[Fragment]) -> np.ndarray:
-        """Ids of records, uint64 (N, 2)."""
-        return self.fragments.column(fragments, "id")
-
-    def text_ids(self, fragments: Sequence[Fragment]) -> np.ndarray:
-        """Hashes of the records' texts, uint64 (N, 2)."""
-        return self.fragments.column(fragments, "text")
-
 
 CLIP_BYTES = 1 << 16
 """A text sample takes at most this many UTF-8 bytes of a document, so that no book crowds out the rest."""
@@ -84,7 +76,7 @@ def records_by_text(
     """One record of each text, the first one, by rising hash of the text, int64: the first `most`, or all if None.
     without: records to leave out, bool (N,). Memory: some 60 bytes a record."""
     rows = np.arange(len(view)) if without is None else np.flatnonzero(~without)
-    ids = records.text_ids(view.fragments)[rows]
+    ids = records.fragments.column(view.fragments, "text")[rows]
     first = distinct(ids).first
     order = np.lexsort((ids[first, 1], ids[first, 0]))[:most]
     return rows[first[order]]

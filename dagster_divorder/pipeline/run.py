@@ -160,6 +160,10 @@ class Run(Reader):
         )
         return records
 
+    def index(self, name: str) -> np.ndarray:
+        """An array of the index over the N records of the view, see `Fragments.column`."""
+        return self.records.fragments.column(self.view.fragments, name)
+
     @property
     def corpus(self) -> Corpus:
         ids = partial(self.records.fragments.text_halves, self.view.fragments)
@@ -170,7 +174,7 @@ class Run(Reader):
         """The first record with each record's text, int64 (N,): equal for copies of a text."""
 
         def first_of_each() -> np.ndarray:
-            once = distinct(self.records.text_ids(self.view.fragments))
+            once = distinct(self.index("text"))
             return once.first[once.inverse]
 
         copies: np.ndarray = self._once("copies", self.receipt("raw_docs").version, first_of_each)

@@ -21,7 +21,7 @@ def test_a_sample_is_the_first_record_of_each_text_by_rising_hash(ids, left_out,
         if row not in left_out:
             first.setdefault(ids[row], row)
     view = SimpleNamespace(fragments=(), __len__=lambda: len(ids))
-    records = SimpleNamespace(text_ids=lambda fragments: words)
+    records = SimpleNamespace(fragments=SimpleNamespace(column=lambda fragments, name: words))
     flags = np.isin(np.arange(len(words)), list(left_out))
     by_id = [first[each] for each in sorted(first)]
     assert_array_equal(records_by_text(records, view, without=flags), by_id)

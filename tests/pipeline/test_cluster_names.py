@@ -135,7 +135,7 @@ class Corpus:
         """Ids and clusters of all documents, by rising id."""
         view = View.load(self.store, self.receipts["raw_docs"].files["view"])
         records = open_run(self.settings).records
-        ids, rows = records.text_ids(view.fragments), records_by_text(records, view)
+        ids, rows = records.fragments.column(view.fragments, "text"), records_by_text(records, view)
         files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
         return [tuple(i) for i in ids[rows].tolist()], files.column(view.fragments, "labels")[rows]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.corpus import vectors
 from dagster_divorder.errors import InputError
+from dagster_divorder.stages.topics import external_embeddings
 from dagster_divorder.stages.topics.external_embeddings import open_vectors, row_hashes
 from tests.conftest import examples
 
@@ -29,7 +29,7 @@ def everything(path: Path) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "BLOCK_BYTES", 30)
+    monkeypatch.setattr(external_embeddings, "BLOCK_BYTES", 30)
 
 
 @pytest.mark.parametrize(("dtype", "order"), [("float16", "C"), ("float32", "F"), (">f8", "C")])

@@ -58,7 +58,7 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
     if run.settings.input.id_field is not None:
         names = read_ids(run.files("ids"), run.view, records).cast(pa.large_string()).to_pylist()
     # The index is large.
-    ids = [] if all(names) else hex_ids(run.records.ids(run.view.fragments)[records])
+    ids = [] if all(names) else hex_ids(run.index("id")[records])
     return [name or prefix + ids[at] for at, name in enumerate(names)]
 
 
@@ -67,7 +67,7 @@ def find_records(run: Run, names: Collection[str]) -> np.ndarray:
     of the input has one of the ids."""
     wanted, field = sorted(set(names)), run.settings.input.id_field
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
-    hashes, ids = words(bytes.fromhex("".join(record_ids))), run.records.ids(run.view.fragments)
+    hashes, ids = words(bytes.fromhex("".join(record_ids))), run.index("id")
     lookups = [(record_ids, hashes, np.arange(len(ids)), ids)]
     if field:
         hashes = words(hash_all(name.encode(errors="surrogatepass") for name in wanted))

@@ -95,7 +95,7 @@ def consumed_records(run: Run) -> ConsumedRecords:
 
 def distinct_records(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(the distinct record ids, uint64 (D, 2); the one of each record, int64 (N,))."""
-    ids = run.records.ids(run.view.fragments)
+    ids = run.index("id")
     once = distinct(ids)
     return ids[once.first], once.inverse
 
@@ -186,7 +186,7 @@ def _beginning(run: Run, orders: Orders, count: int, wanted: int | None = None) 
     documents = _documents_in_order(run, orders, items) if _packs(orders) else _first_reads(sequences)
     if _packs(orders) and wanted is not None:
         # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
-        row = places(documents["id"], run.records.ids(run.view.fragments))
+        row = places(documents["id"], run.index("id"))
         lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
         begins = np.cumsum(lengths) - lengths < wanted
         stretches = np.unique(np.minimum(documents["stretches"], begins.sum()))

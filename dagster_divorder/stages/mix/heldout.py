@@ -90,8 +90,8 @@ def _drawn_by(settings: Settings) -> str | None:
 
 def _documents(run: Run) -> _Documents:
     first = np.flatnonzero(run.are_first)
-    ids = run.records.text_ids(run.view.fragments)[first]
-    sizes = run.records.fragments.column(run.view.fragments, "text_size")[first]
+    ids = run.index("text")[first]
+    sizes = run.index("text_size")[first]
     if (trait := _drawn_by(run.settings)) is None:
         return _Documents(first, ids, sizes, np.zeros(len(first), np.int32), ("the corpus",))
     # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.

@@ -51,7 +51,7 @@ def load_heldout(run: Run) -> Heldout:
     """What `heldout` keeps out of training."""
     ids = heldout_ids(run)
     free = ~consumed_text_mask(run)
-    place = places(run.records.text_ids(run.view.fragments), ids)
+    place = places(run.index("text"), ids)
     same = place >= 0
     equal = held_out_places(run)
     return Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
@@ -123,7 +123,7 @@ def find_copies(
 
 
 def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
-    rows = places(heldout_ids(run), run.records.text_ids(run.view.fragments))
+    rows = places(heldout_ids(run), run.index("text"))
     held = _folded_ids(pa.chunked_array([contents(run.view.fragments, rows, run.records.texts)]))
     first = distinct(held).first
     return partial(find_copies, run.records, held[first], first)

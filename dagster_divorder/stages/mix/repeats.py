@@ -180,11 +180,11 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
 def _draws(run: Run) -> np.ndarray:
     """A random number for each record, uint64 (N,), from its document's id and the seed. Records of equal text differ
     by their own ids."""
-    record, copies = run.records.ids(run.view.fragments), run.copies
+    record, copies = run.index("id"), run.copies
     by_id = np.lexsort([copy_number(distinct(record).inverse), record[:, 1], record[:, 0], copies])
     number = np.empty(len(copies), np.int64)
     number[by_id] = copy_number(copies[by_id])
-    ids = run.records.text_ids(run.view.fragments)[:, 0] + number.astype(np.uint64) * ODD
+    ids = run.index("text")[:, 0] + number.astype(np.uint64) * ODD
     return drawn(ids, run.settings.seed, 2)
 
 

@@ -130,7 +130,7 @@ def _select_subset(run: Run) -> Made:
         )
     rows, method = pool.rows, settings.method
     # From a text's id and the seed, so that appends change no record's number.
-    ids = run.records.text_ids(run.view.fragments)[rows, 0]
+    ids = run.index("text")[rows, 0]
     scores: dict[str, np.ndarray] = {"random": drawn(ids, run.settings.seed, 3) / 2.0**64}
     figures: dict[str, Any] = {}
     if method == "semdedup":
@@ -146,7 +146,7 @@ def _select_subset(run: Run) -> Made:
     weight = np.zeros(len(selected))
     weight[rows] = scores[method]
     selection = {
-        "record_id": pa.array(hex_ids(run.records.ids(run.view.fragments)), pa.string()),
+        "record_id": pa.array(hex_ids(run.index("id")), pa.string()),
         "weight": weight,
         "selected": selected,
         "reason": pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS),

@@ -93,7 +93,7 @@ def _order_documents(run: Run) -> Made:
         "left_out_rests": made.left_out,
     }
     # Later runs find the items of an order by their records' ids.
-    files = {"order": arrays, "records": {"id": run.records.ids(run.view.fragments)[stream.record_of]}}
+    files = {"order": arrays, "records": {"id": run.index("id")[stream.record_of]}}
     return Made(files, {"tokens": tokens}, figures)
 
 

@@ -137,9 +137,9 @@ def _write(run: Run, key: str) -> dict[str, Any]:
     """Write all files; returns the manifest."""
     import pyarrow.parquet as pq
 
-    settings, view = run.settings, run.view
+    settings = run.settings
     order, records = output_order(run), item_records(run)
-    sizes = compact(run.records.fragments.column(view.fragments, "size"))
+    sizes = compact(run.index("size"))
     rows = records[order]
     with OutputFolder(run.store, settings.output.path, extends=settings.order.extends) as output:
         _stage_records(run, rows, sizes, output)
@@ -183,7 +183,7 @@ def _stage_records(run: Run, rows: np.ndarray, sizes: np.ndarray, output: Output
     )
     spans = pairwise([0, *limits])
     form = content_hash(kind, schema.serialize().to_pybytes().hex() if schema else "")
-    ids = run.records.ids(view.fragments) if output.extends else np.empty((0, 2), np.uint64)
+    ids = run.index("id") if output.extends else np.empty((0, 2), np.uint64)
 
     def content(file: Shard) -> str:
         hashed = xxhash.xxh3_128_hexdigest(to_bytes(ids.take(rows[file.first : file.end], axis=0)))

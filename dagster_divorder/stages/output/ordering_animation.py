@@ -58,7 +58,7 @@ def _animate_ordering(run: Run) -> Made:
 def _films(run: Run, corpus: FilmedCorpus) -> dict[str, Film]:
     """By file name."""
     stream, shown = load_stream(run), load_map(run)
-    point = places(run.records.text_ids(run.view.fragments), shown.ids)[stream.record_of]
+    point = places(run.index("text"), shown.ids)[stream.record_of]
     cells, lit = {}, {}
     for name, runs in read_in_order(run).items():
         # A point lights up when the first record of its text is read.

@@ -160,7 +160,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
 
             # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
             # into every conversation must not count as rare.
-            total = np.cumsum(run.records.fragments.column(run.view.fragments, "text_size")[rows])
+            total = np.cumsum(run.index("text_size")[rows])
             rows = rows[: max(1, int(np.searchsorted(total, RENDERED_BYTES, side="right")))]
             documents = contents(run.view.fragments, rows, run.records.texts)
             compared = documents[:COMPARED].to_pylist()

@@ -46,7 +46,7 @@ def load_map(run: Run) -> ClusterMap:
 
 def _fit_map(run: Run) -> Mapping[str, bytes]:
     rows = fit_rows(run, "map_fit", DOCUMENTS)
-    ids = run.records.text_ids(run.view.fragments)[rows]
+    ids = run.index("text")[rows]
     return {ARRAYS: pack({"ids": ids, "xy": fit(load_space(run).rows(run.view, rows), run.settings.seed)})}
 
 
@@ -56,7 +56,7 @@ def _map_clusters(run: Run) -> Made:
     names, sizes = load_names(run), cluster_sizes(run).tolist()
     fitted = unpack(run.fit("map_fit")[ARRAYS])
     first = np.flatnonzero(run.are_first)
-    at = places(fitted["ids"], run.records.text_ids(run.view.fragments)[first])
+    at = places(fitted["ids"], run.index("text")[first])
     left = at >= 0
     labels = run.column("clusters", "labels")[first[at[left]]]
     shown = ClusterMap(fitted["ids"][left], fitted["xy"][left], labels)

@@ -64,7 +64,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     new = now[covered & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
         return None
-    ids = run.records.text_ids(run.view.fragments)
+    ids = run.index("text")
     rows = np.flatnonzero(np.isin(ids[:, 0], new) & run.are_first)
     clusters = _clusters(fitted.files)
     _, distances = assign(load_space(run).rows(run.view, rows), clusters)

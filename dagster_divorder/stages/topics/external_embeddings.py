@@ -66,7 +66,7 @@ def _name(run: Run, file: VectorFile, source: np.ndarray) -> tuple[str, str]:
         files, fragments = StageFiles(run.store, STAGE, last.key).listed(), run.records.fragments
         kept = [Fragment(name, 0) for name in files.present().keys() & fragments.present().keys()]
         known = np.concatenate([np.empty((0, 2), np.uint64), *fragments.parts(kept, "text")])
-        at = places(run.records.text_ids(run.view.fragments), known)
+        at = places(run.index("text"), known)
         stored = at >= 0
         if stored.any():
             other = int((files.column(kept, "source")[at[stored]] != source[stored]).sum())

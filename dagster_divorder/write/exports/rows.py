@@ -143,7 +143,7 @@ class Tokens:
     @cached_property
     def document_ids(self) -> np.ndarray:
         """Hashes of the texts of all records, uint64 (N, 2)."""
-        return self.corpus.text_ids(self.view.fragments)
+        return self.corpus.fragments.column(self.view.fragments, "text")
 
     @cached_property
     def lengths(self) -> np.ndarray:
