@@ -15,9 +15,6 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.stages.topics.k_calibration import TABLE
-from dagster_divorder.store.arrays import unpack_rows
-from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, small_settings, write_jsonl
 from tests.pipeline.runs import over
@@ -39,10 +36,6 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     return small_settings(folder, **over({"clusters": {"k": VALUES}}, sections))
 
 
-def table(settings: Settings, receipt: Receipt) -> list[dict[str, Any]]:
-    return unpack_rows(LocalStore(settings.store.path).read(f"{receipt.files['fit']}/{TABLE}"))
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Receipt]]:
     """A run over four topics; some records are copies."""
@@ -54,13 +47,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, 
 
 
 def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, Receipt]]) -> None:
-    settings, receipts = made
+    _, receipts = made
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
     assert report["documents"] == report["new_documents"] == 230
     assert report["measured_documents"] == 200, "different texts"
     assert report["fitted"] == "first run on this store"
-    rows = table(settings, receipts["k_calibration"])
+    rows = receipts["k_calibration"].facts["rows"]
     assert [row["k"] for row in rows] == [row["clusters"] for row in rows] == list(VALUES)
     assert [row["k"] for row in rows if row["recommended"]] == [4]
     assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
@@ -68,7 +61,7 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
 
 def test_what_is_measured_is_what_the_pipeline_then_makes(made: tuple[Settings, dict[str, Receipt]]) -> None:
     settings, receipts = made
-    (row,) = (row for row in table(settings, receipts["k_calibration"]) if row["recommended"])
+    (row,) = (row for row in receipts["k_calibration"].facts["rows"] if row["recommended"])
     results = load_results(settings.store.path)
     first = ~results.documents["doc_id"].duplicated().to_numpy()
     labels = results.documents["cluster"].to_numpy()[first]
@@ -139,4 +132,4 @@ def test_a_corpus_too_small_for_a_number_is_told(
     calibration = receipts["k_calibration"]
     assert calibration.figures["recommended"] == receipts["clusters"].figures["k"] == tried[-1]
     assert calibration.figures["notes"][0] == note
-    assert [row["k"] for row in table(settings, calibration)] == tried
+    assert [row["k"] for row in calibration.facts["rows"]] == tried

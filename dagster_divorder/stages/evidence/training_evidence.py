@@ -51,6 +51,7 @@ from dagster_divorder.store.arrays import pack as pack_arrays
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.view.charts import trainings
 from dagster_divorder.view.words import count, fixed
 from dagster_divorder.write.exports.rows import Rows
 
@@ -381,8 +382,6 @@ def load_evidence(run: Run) -> dict[str, Any]:
 
 
 def _show_training_evidence(run: Run, receipt: Receipt) -> Shown:
-    from dagster_divorder.view.charts import trainings
-
     summary = load_evidence(run)
     star = "*: differs from the same sequences shuffled beyond noise"
     return {

@@ -120,6 +120,7 @@ def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
 
 
 def _select_subset(run: Run) -> Made:
+    from dagster_divorder.core.measure.vendi import gram, vendi
     from dagster_divorder.core.mix.selection import choose, semdedup, spokes
 
     settings, pool = run.settings.selection, _pool(run)
@@ -140,7 +141,18 @@ def _select_subset(run: Run) -> Made:
         scores["spokes"], figures["steps"] = optimum.weights, len(optimum.objective) - 1
     chosen = {name: choose(score, pool.tokens[rows], pool.budget) for name, score in scores.items()}
     choices = {"all": np.ones(len(rows), bool), **chosen}
-    table = [{**_row(pool, name, mask), "used": name == method} for name, mask in choices.items()]
+    table = [
+        {
+            "choice": name,
+            "documents": len(taken),
+            "tokens": int(pool.tokens[taken].sum()),
+            "mean tokens": float(pool.tokens[taken].mean()) if len(taken) else None,
+            "vendi": round(vendi(gram(pool.vectors, taken)), 4),
+            "used": name == method,
+        }
+        for name, mask in choices.items()
+        for taken in [rows[mask]]
+    ]
     pool.reasons[rows[chosen[method]]] = SELECTED
     selected = pool.reasons <= CONSUMED
     weight = np.zeros(len(selected))
@@ -167,20 +179,6 @@ def _select_subset(run: Run) -> Made:
         "choices": table,
     }
     return Made(files, {}, figures)
-
-
-def _row(pool: _Pool, name: str, chosen: np.ndarray) -> dict[str, Any]:
-    """A choice among the candidates, bool (n,), as a row of the table."""
-    from dagster_divorder.core.measure.vendi import gram, vendi
-
-    rows = pool.rows[chosen]
-    return {
-        "choice": name,
-        "documents": len(rows),
-        "tokens": int(pool.tokens[rows].sum()),
-        "mean tokens": float(pool.tokens[rows].mean()) if len(rows) else None,
-        "vendi": round(vendi(gram(pool.vectors, rows)), 4),
-    }
 
 
 SUBSET_SELECTION: WholeCorpus = WholeCorpus(

@@ -19,15 +19,14 @@ from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.engine.progress import counted
 from dagster_divorder.pipeline.fit import PinnedFit, has_changed
 from dagster_divorder.pipeline.run import Run
-from dagster_divorder.pipeline.stage import Shown, Table
+from dagster_divorder.pipeline.stage import Table
 from dagster_divorder.stages.topics.components import chosen_vectors, load_space, space_reads
-from dagster_divorder.store.arrays import pack_rows, unpack_rows
-from dagster_divorder.store.state import Receipt
+from dagster_divorder.view.charts import calibration
 
 NEAR_ZERO = 0.02
 """Clusters with a smaller silhouette are hardly separated."""
 
-TABLE, INFO = "table.parquet", "k_calibration.json"
+INFO = "k_calibration.json"
 
 
 def _calibrate_k(run: Run) -> Mapping[str, bytes]:
@@ -70,22 +69,15 @@ def _calibrate_k(run: Run) -> Mapping[str, bytes]:
     facts = {
         "recommended": rows[chosen]["k"],
         "best_silhouette": max(means),
-        "notes": notes,
         "measured_documents": len(sample),
+        "notes": notes,
     }
-    return {TABLE: pack_rows(rows), INFO: orjson.dumps(facts)}
-
-
-def _show_k_calibration(run: Run, receipt: Receipt) -> Shown:
-    from dagster_divorder.view.charts import calibration
-
-    rows = unpack_rows(run.fit("k_calibration")[TABLE])
-    return {"silhouettes": calibration(rows), "calibration": Table(rows)}
+    return {INFO: orjson.dumps({**facts, "rows": rows})}
 
 
 K_CALIBRATION = PinnedFit(
     name="k_calibration",
-    version=10,
+    version=11,
     description="How many clusters to make: the highest number whose silhouette is within 5 % of the best. "
     '`clusters.k = "auto"` takes it. Measured again once enough documents have changed; `fitted` says why.',
     reads=lambda settings: ("raw_docs", *space_reads(settings)),
@@ -107,5 +99,8 @@ K_CALIBRATION = PinnedFit(
         },
         "vectors": chosen_vectors(run).stage,
     },
-    show=_show_k_calibration,
+    show=lambda run, receipt: {
+        "silhouettes": calibration(receipt.facts["rows"]),
+        "calibration": Table(receipt.facts["rows"]),
+    },
 )
