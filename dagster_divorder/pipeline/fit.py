@@ -67,7 +67,7 @@ class PinnedFit(Stage):
 
     def decide(self, run: Run) -> Decision:
         def anew(why: str) -> Decision:
-            return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
+            return Decision(scope="all", documents=len(run.view), why=why, key=key)
 
         key, rule = self.key(run), self.rule(run.settings)
         if rule == "now":
@@ -75,7 +75,7 @@ class PinnedFit(Stage):
         fitted = load_fitted(run.store, self.name, key, self.refit)
         if fitted is None:
             return anew(what_changed(self, run))
-        receipt, corpus, why, unless = self._receipt(run, fitted), run.corpus.version, "", ""
+        receipt, corpus, why, unless = self._receipt(run, fitted), run.receipt("raw_docs").version, "", ""
         if rule == "auto":
             last = load_receipt(run.store, self.name)
             checked = last and (last.version, last.facts.get("checked")) == (fitted.result.version, corpus)
@@ -92,32 +92,32 @@ class PinnedFit(Stage):
     def _receipt(self, run: Run, fitted: Fitted) -> Receipt:
         result = fitted.result
         # `result.facts` hold the number of documents that the fit was made on, and the reason.
-        facts = {**self.facts(run, fitted), **result.facts, "checked": run.corpus.version}
+        facts = {**self.facts(run, fitted), **result.facts, "checked": run.receipt("raw_docs").version}
         return self.receipt(run, result.key, result.version, files=result.files, facts=facts)
 
     def make(self, run: Run, decision: Decision) -> Receipt:
         receipt = decision.receipt
         if receipt is None:
             run.progress.note(f"{self.doing or self.name} ({decision.why})")
-            ids = sketch(run.corpus.ids())
+            ids = sketch(run.text_halves())
             files = {**self.compute(run), SKETCH: pack({"ids": ids})}
             folder = put_fit(run.store, self.name, files)
             result = Result(
                 key=decision.key,
                 version=folder.rpartition("/")[2],
                 files={"fit": folder},
-                facts={"documents": run.corpus.records, "reason": decision.why},
+                facts={"documents": len(run.view), "reason": decision.why},
             )
             before = load_result(run.store, self.name, decision.key)
             kept = put_result(run.store, self.name, result, before)
-            fitted: Fitted | None = Fitted(result, files, run.corpus.records, ids)
+            fitted: Fitted | None = Fitted(result, files, len(run.view), ids)
             if kept.version != result.version:  # another run on this bucket was first
                 fitted = load_fitted(run.store, self.name, decision.key, self.refit)
             assert fitted is not None
             receipt = self._receipt(run, fitted)
         why = decision.why if decision.scope == "all" else f"no: kept ({receipt.facts['reason']})"
         figures = {"fitted": why, **self.figures(run, receipt)}
-        return replace(receipt, figures={**figures, **counts(run.corpus.records, decision.documents)})
+        return replace(receipt, figures={**figures, **counts(len(run.view), decision.documents)})
 
 
 def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None) -> Fitted | None:
@@ -138,13 +138,13 @@ def load_fitted(store: Store, stage: str, key: str, name: FitName | None = None)
 
 def another_corpus(run: Run, fitted: Fitted) -> str | None:
     """Drift if the corpus holds less than MIN_SHARE_LEFT of the fit's documents."""
-    share = left_share(fitted.sketch, run.corpus.ids())
+    share = left_share(fitted.sketch, run.text_halves())
     return f"{share:.0%} of the fit's documents are left" if share < MIN_SHARE_LEFT else None
 
 
 def has_doubled(run: Run, fitted: Fitted) -> str | None:
     """Drift if the corpus has GROWTH times as many documents as the fit, or is another corpus."""
-    now, then = run.corpus.records, fitted.documents
+    now, then = len(run.view), fitted.documents
     if now >= GROWTH * then:
         return f"the corpus has grown from {then:,} to {now:,} documents since"
     return another_corpus(run, fitted)
@@ -152,5 +152,5 @@ def has_doubled(run: Run, fitted: Fitted) -> str | None:
 
 def has_changed(run: Run, fitted: Fitted) -> str | None:
     """Drift if more than the share CHANGED of the documents was added or removed."""
-    changed = changed_share(fitted.sketch, sketch(run.corpus.ids()))
+    changed = changed_share(fitted.sketch, sketch(run.text_halves()))
     return f"{changed:.0%} of the documents have changed since" if changed > CHANGED else None

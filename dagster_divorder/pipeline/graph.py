@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from dagster_divorder.pipeline.stage import Stage
 from dagster_divorder.settings import Settings
@@ -14,15 +14,15 @@ class Graph(Mapping[str, Stage]):
     """Stages by name, in an order in which they can run. If settings make a stage read a later stage, it runs right
     after that stage.
 
-    A stage without an asset runs if another stage reads it, or lists it in `then` and the settings have it.
+    A stage without an asset runs if another stage reads it, or lists it in `then` and the settings have it. load: gives
+    a stage by name.
     """
 
-    def __init__(self, stages: Iterable[Stage] | Mapping[str, Stage]) -> None:
-        by_name = stages if isinstance(stages, Mapping) else {stage.name: stage for stage in stages}
-        self._stages: Mapping[str, Stage] = by_name
+    def __init__(self, names: Iterable[str], load: Callable[[str], Stage]) -> None:
+        self._stages, self._load = dict.fromkeys(names), load
 
     def __getitem__(self, name: str) -> Stage:
-        return self._stages[name]
+        return self._load(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stages)

@@ -56,7 +56,7 @@ def make_plan(graph: Graph, settings: Settings, *stages: str) -> Plan:
     new = run.receipt("raw_docs").facts["new_records"]
     reorders = any(plan.stage == "sequence_order" and plan.scope != "nothing" for plan in plans)
     refusal = refusal_ahead(settings) if reorders else ""
-    return Plan(run.corpus.records, new, plans, refusal)
+    return Plan(len(run.view), new, plans, refusal)
 
 
 def _plan(run: Run, name: str) -> StagePlan:

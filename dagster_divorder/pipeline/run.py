@@ -46,16 +46,6 @@ class ToBeMadeError(MissingStageError):
         self.stage = stage
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """The input of a run: its version, its number of records, and a function that gives the first half of the hash of
-    each record's text, uint64 (records,)."""
-
-    version: str
-    records: int
-    ids: Callable[[], np.ndarray]
-
-
 @dataclass(slots=True)
 class Run(Reader):
     """Settings, store, progress and current results, for the functions of a stage.
@@ -164,10 +154,9 @@ class Run(Reader):
         """An array of the index over the N records of the view, see `Fragments.column`."""
         return self.records.fragments.column(self.view.fragments, name)
 
-    @property
-    def corpus(self) -> Corpus:
-        ids = partial(self.records.fragments.text_halves, self.view.fragments)
-        return Corpus(self.receipt("raw_docs").version, len(self.view), ids)
+    def text_halves(self) -> np.ndarray:
+        """First half of the hash of each record's text, uint64 (N,)."""
+        return self.records.fragments.text_halves(self.view.fragments)
 
     @property
     def copies(self) -> np.ndarray:

@@ -185,7 +185,7 @@ class Stage(ABC):
 
     def all_documents(self, run: Run) -> int:
         """The number of documents to compute where no earlier result serves."""
-        return run.corpus.records
+        return len(run.view)
 
     @abstractmethod
     def decide(self, run: Run) -> Decision:
@@ -237,14 +237,14 @@ class PerDocument(Stage):
         return sum(work.new.rows for work in self.work(run, key))
 
     def all_documents(self, run: Run) -> int:
-        return int(run.are_first.sum()) if self.by_text else run.corpus.records
+        return int(run.are_first.sum()) if self.by_text else len(run.view)
 
     def decide(self, run: Run) -> Decision:
-        key, corpus = self.key(run), run.corpus
+        key, version = self.key(run), run.receipt("raw_docs").version
         run.memo["work"] = works = self.work(run, key)
         missing = sum(work.new.rows for work in works)
-        receipt = self.receipt(run, key, content_hash(key, corpus.version), facts=dict(self.facts(run)))
-        if missing and missing == corpus.records:
+        receipt = self.receipt(run, key, content_hash(key, version), facts=dict(self.facts(run)))
+        if missing and missing == len(run.view):
             why = what_changed(self, run)
             return Decision(scope="all", documents=missing, why=why, receipt=receipt)
         scope: Literal["nothing", "new"] = "new" if missing else "nothing"
@@ -264,7 +264,7 @@ class PerDocument(Stage):
             figures: Mapping[str, Any] = last.figures
         else:
             figures = self.figures(run, self.files(run, receipt.key))
-        counted = counts(run.corpus.records, decision.documents)
+        counted = counts(len(run.view), decision.documents)
         return replace(receipt, figures={**figures, **counted, **self.figures_now(run)})
 
     def compute_missing(
@@ -302,7 +302,7 @@ class WholeCorpus(Stage):
             if not why:
                 return Decision(scope="nothing", documents=0, why="", receipt=self._receipt(run, result))
         why = why or what_changed(self, run)
-        return Decision(scope="all", documents=run.corpus.records, why=why, key=key)
+        return Decision(scope="all", documents=len(run.view), why=why, key=key)
 
     def _receipt(self, run: Run, result: Result) -> Receipt:
         content = {name: getattr(result, name) for name in ("files", "facts", "figures")}
@@ -313,12 +313,12 @@ class WholeCorpus(Stage):
         if receipt is None:
             if self.doing:
                 run.progress.note(f"{self.doing}{f' ({decision.why})' if decision.why else ''}")
-            receipt = self._receipt(run, self._compute_and_keep(run, decision.key))
+            receipt = self._receipt(run, self._computed(run, decision.key))
         self.publish(run, receipt)
-        counted = counts(run.corpus.records, decision.documents)
+        counted = counts(len(run.view), decision.documents)
         return replace(receipt, figures={**receipt.figures, **counted})
 
-    def _compute_and_keep(self, run: Run, key: str) -> Result:
+    def _computed(self, run: Run, key: str) -> Result:
         computed, files, hashes = self.compute(run), {}, {}
         for name, content in sorted(computed.files.items()):
             if isinstance(content, Mapping):

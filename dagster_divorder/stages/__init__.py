@@ -3,7 +3,7 @@
 The module of a stage is imported when the stage is first asked for: a run needs half of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 
@@ -74,23 +74,7 @@ def _stage(name: str) -> Stage:
     return stage
 
 
-class _Stages(Mapping[str, Stage]):
-    """The stages by name."""
-
-    def __getitem__(self, name: str) -> Stage:
-        return _stage(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
-
-    def __len__(self) -> int:
-        return len(MODULES)
-
-    def __contains__(self, name: object) -> bool:
-        return name in MODULES
-
-
-GRAPH = Graph(_Stages())
+GRAPH = Graph(MODULES, _stage)
 
 
 def run_all(

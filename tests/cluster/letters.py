@@ -42,7 +42,7 @@ LETTERS = PerDocument(
     needs=lambda run, fragments: {},
 )
 
-GRAPH = Graph((RAW_DOCS, LETTERS))
+GRAPH = Graph(("raw_docs", "letters"), {"raw_docs": RAW_DOCS, "letters": LETTERS}.__getitem__)
 
 
 def corpus(folder: Path) -> Path:

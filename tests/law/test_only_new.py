@@ -59,7 +59,8 @@ def toy(name: str, *, by_text: bool) -> PerDocument:
     )
 
 
-GRAPH = Graph((RAW_DOCS, toy("letters", by_text=False), toy("costly", by_text=True)))
+STAGES = {each.name: each for each in (RAW_DOCS, toy("letters", by_text=False), toy("costly", by_text=True))}
+GRAPH = Graph(STAGES, STAGES.__getitem__)
 STAGES = ("raw_docs", "letters", "costly")
 
 

@@ -34,7 +34,7 @@ MAX_BYTES = 1 << 30
 def heldout_ids(run: Run) -> np.ndarray:
     """Ids of the held-out documents that are still in the corpus, uint64 (H, 2), rising."""
     ids = unpack(run.fit("heldout")[IDS])["ids"]
-    return ids[np.isin(ids[:, 0], run.corpus.ids())]
+    return ids[np.isin(ids[:, 0], run.text_halves())]
 
 
 def leaves_out(settings: Settings, stage: str) -> bool:
@@ -65,7 +65,7 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     rows = records_by_text(run.records, run.view, most, without)
     if not len(rows):
         raise InputError(
-            f"all {run.corpus.records:,} documents are held out, or copies of held-out ones; expected at least "
+            f"all {len(run.view):,} documents are held out, or copies of held-out ones; expected at least "
             "one to train on: lower heldout.documents"
         )
     return rows

@@ -83,7 +83,7 @@ def run_counter(run: Run, record_of: np.ndarray) -> RunCounter:
 
 def stream_size(run: Run) -> int:
     """The number of items of the stream."""
-    return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else run.corpus.records
+    return int(run.receipt("repeats").facts["items"]) if run.settings.repeats else len(run.view)
 
 
 def items_of(times: np.ndarray) -> np.ndarray:

@@ -213,13 +213,16 @@ def _base_model_figures(run: Run, receipt: Receipt) -> dict[str, Any]:
     if run.settings.exports.formats:
         check_end_of_text(run, receipt)
     last = load_receipt(run.store, "base_model")
-    known = last and (last.version, last.facts["checked"]) == (receipt.version, run.corpus.version)
+    known = last and (last.version, last.facts["checked"]) == (
+        receipt.version,
+        run.receipt("raw_docs").version,
+    )
     if last and known:
         share_left = last.figures["documents_left"]
     else:
         # Counting reads the hashes of all texts.
         made_on = unpack(read_fit(run.store, receipt.files["fit"])[SKETCH])["ids"]
-        share_left = left_share(made_on, run.corpus.ids())
+        share_left = left_share(made_on, run.text_halves())
     note = None
     if share_left < MIN_SHARE_LEFT:
         note = (

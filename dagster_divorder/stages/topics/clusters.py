@@ -59,7 +59,7 @@ def _centroids_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    now = sketch(run.corpus.ids())
+    now = sketch(run.text_halves())
     covered = now <= fitted.sketch[-1] if len(fitted.sketch) == SIZE else np.ones(len(now), bool)
     new = now[covered & ~np.isin(now, fitted.sketch)]
     if len(new) < MIN_NEW:
