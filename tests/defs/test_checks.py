@@ -51,7 +51,7 @@ def test_a_broken_order_stops_the_run_before_an_output_is_made_from_it(
     load: Load, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dagster_divorder.stages.order.greedy_order._order_section",
+        "dagster_divorder.stages.order.greedy_order.order_documents",
         lambda section, **_: np.zeros(len(section[0].tokens), np.int64),
     )
     with dg.DagsterInstance.ephemeral() as instance:
