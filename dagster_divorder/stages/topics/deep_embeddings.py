@@ -46,22 +46,20 @@ NARROW_BYTES = 1 << 24
 
 
 def _embed_of(run: Run) -> Embed:
-    model = load_deep_model(run)
-    read = functools.partial(_read_spec, run.store, model.place, run.settings.deep.max_tokens)
-    return Embed(
-        **embed_fields(run, model),
-        spec=call_on_a_worker(run, read),
-        processes=run.settings.deep.tensor_parallel,
-    )
+    deep = run.settings.deep
+    read = functools.partial(_read_spec, max_tokens=deep.max_tokens)
+    return Embed(**embed_fields(run, read), processes=deep.tensor_parallel)
 
 
-def embed_fields(run: Run, model: DeepModel) -> dict[str, Any]:
-    """The fields of an `Embed` that vectors and gradients share."""
-    local = run.settings.engine.address == "local"
+def embed_fields(run: Run, read: Callable[[Store, str | Path, Device], EmbeddingSpec]) -> dict[str, Any]:
+    """The fields of an `Embed` that vectors and gradients share. read: how the model reads documents, on a machine that
+    computes."""
+    local, model = run.settings.engine.address == "local", load_deep_model(run)
     return {
         "records": run.records,
         "tokens": run.files("token_counts").listed(),
         "model": model,
+        "spec": call_on_a_worker(run, functools.partial(read, run.store, model.place)),
         # Products of the bootstrap's narrow decoder are too small to be shared by threads.
         "threads": 1 if model.narrow else count_workers(run.settings.engine.workers if local else 0),
     }
@@ -75,7 +73,7 @@ def call_on_a_worker(run: Run, read: Callable[[Device], Result]) -> Result:
     return result
 
 
-def _read_spec(store: Store, model: str | Path, max_tokens: int, device: Device) -> EmbeddingSpec:
+def _read_spec(store: Store, model: str | Path, device: Device, *, max_tokens: int) -> EmbeddingSpec:
     return read_spec(model_path(store, model), max_tokens=max_tokens, device=device)
 
 

@@ -11,7 +11,6 @@ The stage key holds device and dtype, as in deep_embeddings.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,10 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.topics.deep_embeddings import (
     Device,
     Embed,
-    call_on_a_worker,
     embed_fields,
     vector_figures,
     vectors_of_a_model,
 )
-from dagster_divorder.stages.topics.deep_model import load_deep_model
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.stages import model_path
 
@@ -42,13 +39,7 @@ MAX_TOKENS = 768
 
 def gradients_of(run: Run) -> Gradients:
     """The function that the engine's machines run under these settings."""
-    model = load_deep_model(run)
-    return Gradients(
-        **embed_fields(run, model),
-        spec=call_on_a_worker(run, partial(_read, run.store, model.place)),
-        dims=DIMS,
-        seed=run.settings.seed,
-    )
+    return Gradients(**embed_fields(run, _read), dims=DIMS, seed=run.settings.seed)
 
 
 def _read(store: Store, model: str | Path, device: Device) -> EmbeddingSpec:
