@@ -76,14 +76,6 @@ def unpack_some(file: IO[bytes] | pa.NativeFile, names: Sequence[str], owner: st
     return arrays
 
 
-def pack_table(table: pa.Table) -> bytes:
-    """An Arrow table to bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
 def pack_parquet(table: pa.Table, compression: str = "snappy") -> bytes:
     """A table as a Parquet file."""
     import pyarrow.parquet as pq
@@ -123,8 +115,3 @@ def unpack_rows(data: bytes) -> list[dict[str, Any]]:
     """A Parquet file to rows."""
     rows: list[dict[str, Any]] = unpack_parquet(data).to_pylist()
     return rows
-
-
-def unpack_table(data: bytes) -> pa.Table:
-    """Bytes to an Arrow table."""
-    return pa.ipc.open_file(data).read_all()

@@ -31,6 +31,7 @@ import xxhash
 from dagster_divorder.errors import DamagedFileError, StoreError
 from dagster_divorder.store.folder import TEMPORARY, Bytes, Data
 from dagster_divorder.store.folders import WritableFolder
+from dagster_divorder.store.manifests import NEIGHBOUR
 from dagster_divorder.store.sources import Source
 
 FORMAT_VERSION = 5
@@ -189,7 +190,8 @@ class Store(ABC):
     def sweep(self, folder: WritableFolder) -> None:
         """Removes half-written files of killed runs from an output's folder. On a bucket, other runs may be writing."""
         if not self.shared:
-            folder.delete(folder.temporary())
+            names = folder.sizes()
+            folder.delete([name for name in names if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)])
 
     @abstractmethod
     def document(self) -> bytes | None:

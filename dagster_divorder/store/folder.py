@@ -59,10 +59,6 @@ class Folder(ABC):
         beside = self.entries(str(neighbour(self.place)))
         return self.entries(str(self.place)) | {NEIGHBOUR + name: entry for name, entry in beside.items()}
 
-    def temporary(self) -> list[str]:
-        """Names of half-written files in the folder, of any process."""
-        return [name for name in self.sizes() if name.removeprefix(NEIGHBOUR).startswith(TEMPORARY)]
-
     def sizes(self) -> dict[str, int]:
         """Bytes of each file directly in the folder or in its neighbour, by name."""
         sizes = {}

@@ -37,7 +37,7 @@ class LocalStore(Store):
 
     def put(self, name: str, data: Data) -> str:
         if not (target := self.local(name)).exists():
-            write_atomically(target, data)
+            LocalFolder(target.parent).write({target.name: data})
         return name
 
     def delete(self, *names: str) -> None:
@@ -61,7 +61,7 @@ class LocalStore(Store):
         return self.read(STATE) if self.exists(STATE) else None
 
     def swap(self, document: bytes) -> bool:
-        write_atomically(self.local(STATE), document)
+        self.folder.write({STATE: document})
         return True
 
     @contextlib.contextmanager
@@ -88,8 +88,3 @@ class LocalStore(Store):
             yield
         finally:
             os.close(descriptor)
-
-
-def write_atomically(target: Path, data: Data) -> None:
-    """Write a local file whole or not at all; raises StoreError as `LocalFolder.write`."""
-    LocalFolder(target.parent).write({target.name: data})

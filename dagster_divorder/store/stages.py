@@ -18,7 +18,7 @@ import xxhash
 
 from dagster_divorder.core.arrow import plain_array
 from dagster_divorder.errors import MissingStageError, StoreError
-from dagster_divorder.store.arrays import pack, pack_table, unpack, unpack_some, unpack_table
+from dagster_divorder.store.arrays import pack, unpack, unpack_some
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.store.view import Fragment, View, by_fragment, spans
@@ -51,14 +51,17 @@ class StageFiles:
     def put(self, fragment: str, result: Result) -> str:
         """Store a fragment's result."""
         if isinstance(result, pa.Table):
-            return self.store.put_hashed(self.folder, fragment, pack_table(result), "arrow")
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_file(sink, result.schema) as writer:
+                writer.write_table(result)
+            return self.store.put_hashed(self.folder, fragment, sink.getvalue().to_pybytes(), "arrow")
         data = pack(result, f"{self.folder}/{fragment}")
         return self.store.put_hashed(self.folder, fragment, data, "safetensors")
 
     def get(self, file: str) -> Result:
         """The result in a file."""
         data = self.store.read_verified(file)
-        return unpack_table(data) if file.endswith(".arrow") else unpack(data)
+        return pa.ipc.open_file(data).read_all() if file.endswith(".arrow") else unpack(data)
 
     def read(self, fragment: Fragment) -> dict[str, np.ndarray]:
         """The result of a fragment."""
@@ -82,7 +85,7 @@ class StageFiles:
 
     def tables(self, fragments: Sequence[Fragment]) -> Iterator[pa.Table]:
         """Yields each fragment's result as a table, in the order given."""
-        return (unpack_table(self.store.read_verified(file)) for _, file in self._files(fragments))
+        return (self.get(file) for _, file in self._files(fragments))
 
     def _files(self, fragments: Sequence[Fragment]) -> Iterator[tuple[Fragment, str]]:
         present = self.present()

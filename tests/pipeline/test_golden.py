@@ -32,7 +32,7 @@ from dagster_divorder.settings.sections import Curriculum, Embedding, Selection
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.stages.topics import gradient_embeddings
-from dagster_divorder.store.arrays import unpack, unpack_table
+from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_records, write_jsonl
@@ -103,7 +103,7 @@ def of_file(name: str, data: bytes, places: bool = False) -> Any:
         case "safetensors":
             return {field: of_array(array, places) for field, array in unpack(data).items()}
         case "arrow":
-            return of_table(unpack_table(data), places)
+            return of_table(pa.ipc.open_file(data).read_all(), places)
         case "parquet":
             return of_table(pq.read_table(io.BytesIO(data)), places)
         case "gz":
