@@ -134,8 +134,3 @@ def with_repeats(works: Sequence[Work], files: StageFiles) -> list[Work]:
 def by_size(run: Run, works: Sequence[Work]) -> Needs:
     """One worker for each WORKER_BYTES of text."""
     return {"workers": sum(work.new.text_bytes for work in works) // WORKER_BYTES}
-
-
-def threaded_by_size(run: Run, works: Sequence[Work]) -> Needs:
-    """As `by_size`, for a function that uses several threads."""
-    return {**by_size(run, works), "threads": 0}

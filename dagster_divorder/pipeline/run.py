@@ -64,10 +64,11 @@ class Run(Reader):
     """Figures of a stage that belong to this run alone, such as a rate."""
     memo: dict[str, Any] = field(default_factory=dict)
     """Values that `decide` has computed and `make` needs, for the stage that runs."""
+    unstored: tuple[View, Mapping[str, Mapping[str, np.ndarray]]] | None = None
+    """A view that a plan has read and not stored, and the indexes of its new fragments."""
     _current: dict[str, Receipt] = field(default_factory=dict)
     _engine: Engine | None = None
     _kept: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    _foreseen: tuple[View, Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -134,8 +135,8 @@ class Run(Reader):
     @property
     def view(self) -> View:
         """The accepted records, and the fragments that hold them."""
-        if self._foreseen:
-            return self._foreseen[0]
+        if self.unstored:
+            return self.unstored[0]
         file = self.receipt("raw_docs").files["view"]
         view: View = self._once("view", file, lambda: View.load(self.store, file))
         return view
@@ -144,7 +145,7 @@ class Run(Reader):
     def records(self) -> Records:
         """Reads the stored records of the view."""
         key, kind = self.receipt("raw_docs").key, self.view.kind
-        fragments = Fragments(self.store, key, self._foreseen[1] if self._foreseen else {})
+        fragments = Fragments(self.store, key, self.unstored[1] if self.unstored else {})
         records: Records = self._once(
             "records", (key, kind), lambda: Records(fragments, kind, shapes_of(self.settings))
         )
@@ -173,10 +174,6 @@ class Run(Reader):
     def are_first(self) -> np.ndarray:
         """Which records are the first with their text, bool (N,)."""
         return self.copies == np.arange(len(self.view))
-
-    def foresee(self, view: View, planned: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Plan for a view that was read and not stored. planned: indexes of its new fragments."""
-        self._foreseen = (view, planned)
 
 
 def _unseen(store: Store, id: str) -> str:

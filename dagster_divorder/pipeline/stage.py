@@ -232,10 +232,6 @@ class PerDocument(Stage):
         files, fragments = self.files(run, key), run.records.fragments
         return work_to_do(fragments, run.view, files, by_text=self.by_text, plan=run.planning)
 
-    def missing(self, run: Run, key: str) -> int:
-        """The number of records that have to be computed under a key."""
-        return sum(work.new.rows for work in self.work(run, key))
-
     def all_documents(self, run: Run) -> int:
         return int(run.are_first.sum()) if self.by_text else len(run.view)
 

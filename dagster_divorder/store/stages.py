@@ -162,10 +162,6 @@ class Space:
     files: StageFiles
     centre: bool
 
-    def listed(self) -> Space:
-        """The same space for workers (`StageFiles.listed`)."""
-        return replace(self, files=self.files.listed())
-
     def read(self, fragment: Fragment) -> np.ndarray:
         """Vectors float32 (rows, D) of a fragment."""
         return self.files.read(fragment)["vectors"]

@@ -70,7 +70,7 @@ class _RawDocs(Stage):
         if not run.planning:
             return Decision(scope="new", documents=0, why="")
         read = _read(run, dry=True)
-        run.foresee(read.ingested.view, read.ingested.planned)
+        run.unstored = read.ingested.view, read.ingested.planned
         last = load_receipt(run.store, self.name)
         files = last.files if last and last.version == read.version else {}
         receipt = self.receipt(run, read.key, read.version, files=files, facts=read.facts)

@@ -165,7 +165,7 @@ CLUSTERS = PerDocument(
     },
     then=("cluster_names",),
     doing="assigning to clusters",
-    compute=lambda run: partial(assign_documents, load_space(run).listed(), _clusters(run.fit("centroids"))),
+    compute=lambda run: partial(assign_documents, load_space(run), _clusters(run.fit("centroids"))),
     figures=lambda run, files: {
         "mean_distance": float(files.column(run.view.fragments, "distances").mean(dtype=np.float64))
     },

@@ -46,4 +46,6 @@ def load_space(run: Run, kind: str | None = None) -> Space:
     """
     kind = kind or chosen_kind(run)
     # Only plain means of shallow vectors keep their mean.
-    return Space(run.files(STAGE_OF[kind]), kind != "shallow" or run.settings.embedding.pooling != "mean")
+    return Space(
+        run.files(STAGE_OF[kind]).listed(), kind != "shallow" or run.settings.embedding.pooling != "mean"
+    )

@@ -108,7 +108,11 @@ def vectors_of_a_model(name: str, make_embed: Callable[[Run], Embed], **others: 
             model, last = load_deep_model(run), load_receipt(run.store, name)
             lengths, given = declared_lengths(model.directory), stage.given(run.settings)
             source = content_hash(model.fingerprint, lengths, run.receipt("token_counts").key, given)
-            known = last and last.facts["source"] == source and not stage.missing(run, last.key)
+            known = (
+                last
+                and last.facts["source"] == source
+                and not any(work.new.rows for work in stage.work(run, last.key))
+            )
             recipe = last.facts["made"] if last and known else embed_of(run).recipe()
             run.memo["made"] = {"source": source, "made": recipe}
         return run.memo["made"]

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from dagster_divorder.engine.local import count_workers
-from dagster_divorder.pipeline.per_fragment import threaded_by_size
+from dagster_divorder.pipeline.per_fragment import by_size
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.text.base_model import load_base_model
@@ -47,7 +47,7 @@ SHALLOW_EMBEDDINGS = PerDocument(
     settings=("embedding.pooling",),
     doing="pooling",
     compute=_embed_by_token_table,
-    needs=threaded_by_size,
+    needs=lambda run, works: {**by_size(run, works), "threads": 0},
     figures=lambda run, files: {
         "pooling": run.settings.embedding.pooling,
         "dim": run.receipt("base_model").facts["dim"],
