@@ -4,22 +4,19 @@ Letters: n documents, T tokens, K spans, V ids.
 Guarantee: the ids are those of `apply_chat_template(tokenize=True)`; a plain text has the same ids as in a corpus of
 plain texts. A token belongs to a span of characters if it holds one of them.
 Cost: see benchmarks/chats. gigatoken returns no positions of tokens; they follow from the bytes of the tokens before.
-Known weakness: `tokenizers`, which is slower, takes texts whose tokens have other bytes than the text: those of a
-tokenizer that is neither byte-level nor has byte fallback, and texts with a control token that strips spaces.
+Known weakness: `tokenizers`, which is slower, takes texts that their tokens do not spell: of a tokenizer that composes
+letters or has unknown ones, and texts with a control token that strips spaces.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unicodedata import is_normalized
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -29,14 +26,17 @@ from dagster_divorder.models.tokenize import (
     Encoder,
     Engine,
     check_ids,
+    gigatoken_encode,
     in_batches,
     in_utf8,
     load_encoder,
+    load_gigatoken,
     load_reference,
     panics_as_errors,
 )
 
 if TYPE_CHECKING:
+    import gigatoken
     from tokenizers import Tokenizer
 
 TRAINED, LAST, COMPLETION = 1, 2, 4
@@ -48,16 +48,14 @@ ARRAYS: dict[str, Any] = {
     **{"ids": np.uint32, "lengths": np.int64, "turns": np.int32, "spans": np.int32},
     **{"span_first": np.uint32, "span_last": np.uint32, "span_kind": np.uint8},
 }
-UNKNOWN = 1 << 40
-"""Bytes of a token whose text is unknown: more than any text has."""
 
 
 class Marked(NamedTuple):
-    """A text as a model reads it, and its spans: characters [first, last) and their kind, rising. plain: a plain text,
+    """A text as a model reads it, and its spans, rising: characters [first, last) and the kind. plain: a plain text,
     one span; control tokens spelled out in it are text."""
 
     text: str
-    spans: list[tuple[Span, int]]
+    spans: list[tuple[int, int, int]]
     plain: bool = False
 
 
@@ -79,13 +77,13 @@ class ChatEncoder:
 
     def __init__(self, directory: Path, template: ChatTemplate | None, engine: Engine) -> None:
         self._directory, self._template, self._engine = directory, template, engine
-        self._fast: Encoder | None = None
+        self._fast: gigatoken.Tokenizer | None = None
         if engine == "gigatoken":
-            content = check_ids(directory)
-            widths = _token_bytes(content)
-            assert widths is not None, "exact_engine has seen to it"
-            self._widths, self._composes = widths, "NFC" in _types(content, "normalizer")
-            self._fast = load_encoder(directory, engine, control=True)
+            self._fast = load_gigatoken(check_ids(directory), control=True)
+            texts = self._fast.vocab
+            self._widths = np.zeros(1 + max(texts), np.int64)
+            # Where tokens are not bytes, a space is U+2581.
+            self._widths[[*texts]] = [len(text.replace("\u2581".encode(), b" ")) for text in texts.values()]
 
     @cached_property
     def _reference(self) -> Tokenizer:
@@ -131,20 +129,20 @@ class ChatEncoder:
         """
         tokens = dict[int, Tokens]()
         plain = [at for at, part in enumerate(parts) if part.plain]
-        if plain:
-            ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
-            for at, own in zip(plain, np.split(ids.astype(np.uint32), np.cumsum(lengths)[:-1]), strict=True):
-                whole = [[0, len(own), parts[at].spans[0][1]]] if len(own) else []
-                tokens[at] = Tokens(own, np.array(whole, np.int64).reshape(-1, 3))
+        ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
+        for at, own in zip(plain, np.split(ids, np.cumsum(lengths)[:-1]), strict=False):
+            tokens[at] = _placed(own, np.arange(len(own)), 1, [(0, len(own), parts[at].spans[0][2])])
         rendered = [at for at, part in enumerate(parts) if not part.plain]
         if self._fast and rendered:
-            ids, lengths = self._fast.encode([parts[at].text for at in rendered])
-            for at, own in zip(rendered, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
-                part, text, widths = parts[at], parts[at].text.encode(), self._widths[own]
-                keeps_bytes = not self._composes or part.text.isascii() or is_normalized("NFC", part.text)
-                if keeps_bytes and widths.sum() == len(text):
+            texts = in_utf8([parts[at].text for at in rendered])
+            ids, lengths = gigatoken_encode(self._fast)(texts)
+            for at, text, own in zip(rendered, texts, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+                widths = self._widths[own]
+                if self._fast.decode(own) == text and widths.sum() == len(text):
                     begins = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
-                    tokens[at] = _placed(part, own, np.cumsum(widths), widths, np.append(begins, len(text)))
+                    byte = [*begins.tolist(), len(text)]
+                    spans = [(byte[first], byte[last], kind) for first, last, kind in parts[at].spans]
+                    tokens[at] = _placed(own, np.cumsum(widths) - widths, widths, spans)
         if slow := [at for at in rendered if at not in tokens]:
             tokens |= zip(slow, _tokens([parts[at] for at in slow], self._reference), strict=True)
         return [tokens[at] for at in range(len(parts))]
@@ -161,25 +159,20 @@ def _tokens(parts: Sequence[Marked], reference: Tokenizer) -> list[Tokens]:
             encodings += reference.encode_batch(batch, add_special_tokens=False)
     tokens = []
     for part, encoding in zip(parts, encodings, strict=True):
-        starts, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
-        tokens.append(_placed(part, np.array(encoding.ids), ends, ends - starts))
+        begins, ends = np.maximum.accumulate(np.array(encoding.offsets, np.int64).reshape(-1, 2)).T
+        tokens.append(_placed(np.array(encoding.ids), begins, ends - begins, part.spans))
     return tokens
 
 
 def _placed(
-    part: Marked,
     ids: NDArray[np.integer],
-    ends: NDArray[np.int64],
-    widths: NDArray[np.int64],
-    places: NDArray[np.int64] | None = None,
+    begins: NDArray[np.int64],
+    widths: NDArray[np.int64] | int,
+    spans: Sequence[tuple[int, int, int]],
 ) -> Tokens:
-    """The tokens of a text with its non-empty spans. ends, widths: of the tokens, in characters, or in units of which
-    `places` has the number before each character, and in all."""
-    spans = [(first, last, kind) for (first, last), kind in part.spans if first < last]
-    first, last, kind = np.array(spans, np.int64).reshape(-1, 3).T
-    if places is not None:
-        first, last = places[first], places[last]
-    first, last = np.searchsorted(ends, first, "right"), np.searchsorted(ends - widths, last, "left")
+    """Tokens with their non-empty spans. begins, widths: of the tokens, in the unit of the spans."""
+    first, last, kind = np.array([each for each in spans if each[0] < each[1]], np.int64).reshape(-1, 3).T
+    first, last = np.searchsorted(begins + widths, first, "right"), np.searchsorted(begins, last, "left")
     return Tokens(ids.astype(np.uint32), np.stack([first, last, kind], axis=1)[first < last])
 
 
@@ -191,10 +184,9 @@ def as_read(document: str, template: ChatTemplate | None, train_on: str) -> Mark
         InputError: the template refuses the conversation.
     """
     text, spans, _ = parts_of(document, template)[0]
-    if train_on == "all":
-        return MarkedText(text, ((0, len(text)),))
-    wanted = SELECTED[train_on]
-    return MarkedText(text, tuple(span for span, kind in spans if kind & wanted == wanted))
+    wanted = SELECTED.get(train_on, 0)
+    chosen = [(first, last) for first, last, kind in spans if kind & wanted == wanted]
+    return MarkedText(text, tuple(chosen) if wanted else ((0, len(text)),))
 
 
 def encode_trained(
@@ -202,8 +194,8 @@ def encode_trained(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.bool_]]:
     """(ids of texts, end to end, uint32 (T,); number of ids of each text, int64 (n,); which are trained, bool (T,)).
     spans: trained characters [first, last) of each text, rising. reference: a saved tokenizer."""
-    marked = zip(texts, spans, strict=True)
-    tokens = _tokens([Marked(text, [(span, TRAINED) for span in own]) for text, own in marked], reference)
+    parts = (Marked(text, [(*span, TRAINED) for span in own]) for text, own in zip(texts, spans, strict=True))
+    tokens = _tokens([*parts], reference)
     lengths = np.fromiter((len(each.ids) for each in tokens), np.int64, len(tokens))
     trained = np.zeros(lengths.sum(), bool)
     for begin, each in zip(np.cumsum(lengths) - lengths, tokens, strict=True):
@@ -219,12 +211,13 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate | None) ->
         InputError: the template refuses the conversation.
     """
     whole = TRAINED | LAST | COMPLETION
-    if isinstance(conversation, str) and (kept := conversation_of(conversation)):
-        conversation = kept
     if isinstance(conversation, str):
-        return [Marked(conversation, [((0, len(conversation)), whole)], plain=True)]
+        kept = conversation_of(conversation)
+        if kept is None:
+            return [Marked(conversation, [(0, len(conversation), whole)], plain=True)]
+        conversation = kept
     if isinstance(conversation, MarkedText):
-        return [Marked(conversation.text, [(span, whole) for span in conversation.spans])]
+        return [Marked(conversation.text, [(*span, whole) for span in conversation.spans])]
     if isinstance(conversation, Pair):
         return [*parts_of(conversation.chosen, template), *parts_of(conversation.rejected, template)]
     assert template is not None
@@ -234,7 +227,7 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate | None) ->
     for number, trained, turn in zip(answers, conversation.trained, rendered.turns, strict=True):
         kind = TRAINED * trained | LAST * (number == answers[-1])
         kind |= COMPLETION * (number >= conversation.completion)
-        spans += [(span, kind) for span in turn]
+        spans += [(*span, kind) for span in turn]
     return [Marked(rendered.text, spans)]
 
 
@@ -247,34 +240,5 @@ def exact_engine(directory: Path, engine: Engine, texts: Iterable[str] = ()) -> 
     """
     if engine != "gigatoken":
         return engine, f"{engine} is the engine of plain texts"
-    if _token_bytes(check_ids(directory)) is None:
-        return "tokenizers", "gigatoken gives no places of tokens: the bytes of its tokens are not known"
     encoder = load_encoder(directory, sample=texts, control=True)
     return encoder.engine, encoder.reason
-
-
-def _token_bytes(content: Mapping[str, Any]) -> NDArray[np.int64] | None:
-    """Bytes of the text of each token, int64 (V,), UNKNOWN if the number is not fixed; None if the form of the
-    tokenizer's tokens is unknown."""
-    byte_level = "ByteLevel" in _types(content, "decoder")
-    vocabulary, spelled = content["model"].get("vocab"), byte_level or content["model"].get("byte_fallback")
-    # A composed text is unchanged, and a space may become U+2581.
-    keeps = _types(content, "normalizer") <= {"Sequence", "NFC", "Replace"}
-    if not (spelled and keeps and isinstance(vocabulary, dict)):
-        return None
-    added = {token["id"]: token for token in content.get("added_tokens") or []}
-    widths = np.full(1 + max([*vocabulary.values(), *added]), UNKNOWN, np.int64)
-    for text, number in vocabulary.items():
-        if byte_level:
-            widths[number] = len(text)
-        else:
-            is_byte = re.fullmatch("<0x[0-9A-F]{2}>", text)
-            widths[number] = 1 if is_byte else len(text.replace("\u2581", " ").encode())
-    for number, token in added.items():
-        widths[number] = len(token["content"].encode())
-    return widths
-
-
-def _types(content: Mapping[str, Any], part: str) -> set[str]:
-    """The types in a part of tokenizer.json."""
-    return set(re.findall(r'"type":"(\w+)"', orjson.dumps(content.get(part)).decode()))

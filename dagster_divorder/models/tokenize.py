@@ -28,6 +28,7 @@ from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER, first_line, re
 from dagster_divorder.models.conformance import conformance_texts
 
 if TYPE_CHECKING:
+    import gigatoken
     from tokenizers import Tokenizer
 
 Engine = Literal["gigatoken", "tokenizers"]
@@ -107,7 +108,7 @@ def load_encoder(
     content, reason = check_ids(directory), "asked for"
     added = content.get("added_tokens") or []
     if engine == "gigatoken":
-        fast = gigatoken_encode(content, control=control)
+        fast = gigatoken_encode(load_gigatoken(content, control=control))
         # Loading the reference for its vocabulary would take as long as tokenising a megabyte.
         tokens = {**{token["content"]: token["id"] for token in added}, **content["model"]["vocab"]}
         return Encoder(tokens, fast, engine, reason)
@@ -126,7 +127,7 @@ def load_encoder(
 
     if engine == "auto":
         try:
-            fast = gigatoken_encode(content, control=control)
+            fast = gigatoken_encode(load_gigatoken(content, control=control))
             texts = [*conformance_texts(token["content"] for token in added), *capped(sample, SAMPLE_BYTES)]
             encoded = in_utf8(texts)
             ids, expected = (
@@ -208,20 +209,24 @@ def explained(path: Path, fault: str) -> Iterator[None]:
         ) from error
 
 
-def gigatoken_encode(content: dict[str, Any], *, control: bool) -> Encode:
+def load_gigatoken(content: dict[str, Any], *, control: bool) -> gigatoken.Tokenizer:
     """gigatoken for a tokenizer.json. control: see `load_encoder`; without, it does not know special tokens."""
     import gigatoken
 
     added = [token for token in content.get("added_tokens") or [] if control or not token["special"]]
     content = {**content, "post_processor": None, "added_tokens": added}
     with panics_as_errors():
-        encode_batch = gigatoken.Tokenizer.from_json(orjson.dumps(content).decode()).backend.encode_batch
+        return gigatoken.Tokenizer.from_json(orjson.dumps(content).decode())
 
+
+def gigatoken_encode(tokenizer: gigatoken.Tokenizer) -> Encode:
     def encode(texts: Sequence[bytes] | pa.Array) -> Ids:
         import awkward
 
         with panics_as_errors():
-            ids = encode_batch(awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts)
+            ids = tokenizer.backend.encode_batch(
+                awkward.from_arrow(texts) if isinstance(texts, pa.Array) else texts
+            )
         return awkward.to_numpy(awkward.flatten(ids)), awkward.to_numpy(awkward.num(ids))
 
     return encode

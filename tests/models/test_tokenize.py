@@ -94,8 +94,8 @@ def test_a_difference_anywhere_switches_the_engine(make_tokenizer, monkeypatch):
     directory = make_tokenizer("gpt2")
     honest = tokenize.gigatoken_encode
 
-    def wrong_on_one_word(content, *, control):
-        encode = honest(content, control=control)
+    def wrong_on_one_word(tokenizer):
+        encode = honest(tokenizer)
         return lambda texts: encode([text.replace(b"zebra", b"horse") for text in texts])
 
     monkeypatch.setattr(tokenize, "gigatoken_encode", wrong_on_one_word)
