@@ -64,7 +64,7 @@ def deep(pooling: str) -> np.ndarray:
         save_tokenizer(folder, *AFFIXES["bert"])
         model = load(folder, read_spec(folder, pooling=pooling))
         tokens = load_encoder(folder, "tokenizers").encode(TEXTS)
-        return model.embed(*tokens).vectors
+        return model.embed(*tokens)["vectors"]
 
 
 CASES: dict[str, Callable[[], Any]] = {

@@ -106,21 +106,16 @@ def _contents(part: Chat | MarkedText, first: int = 0) -> list[str]:
 
 def all_words(documents: pa.ChunkedArray) -> pa.ChunkedArray:
     """`words` of documents, large_string (n,). Plain texts are not copied."""
-    import pyarrow as pa
-
-    chunks: Sequence[pa.Array] = documents.chunks
-    return pa.chunked_array([_chunk_words(chunk) for chunk in chunks], pa.large_string())
-
-
-def _chunk_words(chunk: pa.Array) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    # The import of `pyarrow.compute` takes as long as 100 MB of texts.
-    data = chunk.buffers()[2]
-    if data is None or not (np.frombuffer(data, np.uint8) == ord(MARK)).any():
-        return chunk
-    return pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())
+    chunks = []
+    for chunk in documents.chunks:
+        # The import of `pyarrow.compute` takes as long as 100 MB of texts.
+        if (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) == ord(MARK)).any():
+            chunk = pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())
+        chunks.append(chunk)
+    return pa.chunked_array(chunks, pa.large_string())
 
 
 def common(a: Sequence[Any], b: Sequence[Any]) -> int:

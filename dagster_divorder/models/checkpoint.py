@@ -110,7 +110,7 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
     directory = fetch(revision, *(pattern for pattern in READ if not pattern.endswith("safetensors")))
     # The commit, even if the repository changes meanwhile.
     if (directory / INDEX).is_file():
-        files = _weight_map(directory / INDEX)
+        files = weight_map(directory)
         keys = files if weights == "all" else [_choose(files, directory)]
         fetch(directory.name, *(files[key] for key in keys))
         if missing := [key for key in keys if not (directory / files[key]).is_file()]:
@@ -158,16 +158,13 @@ def weight_files(directory: Path | str) -> list[Path]:
         InputError: a file is missing.
     """
     directory = Path(directory)
-    if (directory / WEIGHTS).is_file():
-        return [directory / WEIGHTS]
-    _refuse_incomplete(directory)
-    files = [directory / name for name in sorted(set(_weight_map(directory / INDEX).values()))]
-    if missing := [path.name for path in files if not path.is_file()]:
+    names = sorted({*weight_map(directory).values()})
+    if missing := [name for name in names if not (directory / name).is_file()]:
         raise InputError(
-            f"{directory / INDEX} names {len(files)} weight files, but {len(missing)} of them are missing "
+            f"{directory / INDEX} names {len(names)} weight files, but {len(missing)} of them are missing "
             f"({', '.join(missing[:3])}); download or save the model again"
         )
-    return files
+    return [directory / name for name in names]
 
 
 def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> EmbeddingTable:
@@ -180,11 +177,7 @@ def embedding_table(directory: Path | str, *, vocabulary: int | None = None) -> 
     from safetensors import safe_open
 
     directory = Path(directory)
-    if (directory / WEIGHTS).is_file():
-        files = dict.fromkeys(stored_tensors(directory / WEIGHTS), WEIGHTS)
-    else:
-        _refuse_incomplete(directory)
-        files = dict(_weight_map(directory / INDEX))
+    files = weight_map(directory)
     key = _choose(files, directory)
     path = directory / files[key]
     tensors = stored_tensors(path) if path.is_file() else {}
@@ -287,13 +280,21 @@ def _choose(keys: Iterable[str], directory: Path) -> str:
     )
 
 
-def _weight_map(index: Path) -> Mapping[str, str]:
-    files = read_object(index).get("weight_map")
+def weight_map(directory: Path) -> Mapping[str, str]:
+    """The file of each weight of a checkpoint, by its key.
+
+    Raises:
+        InputError: a checkpoint is incomplete, or its index or model.safetensors is damaged.
+    """
+    if (directory / WEIGHTS).is_file():
+        return dict.fromkeys(stored_tensors(directory / WEIGHTS), WEIGHTS)
+    _refuse_incomplete(directory)
+    files = read_object(directory / INDEX).get("weight_map")
     if not isinstance(files, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
         raise InputError(
-            f"{index} has no usable weight_map (key -> file beside it); download or save the model again"
+            f"{directory / INDEX} has no usable weight_map (key -> file beside it); download or save the model again"
         )
     return files
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SPELLED = 100
-SCRIPTS = (
+TEXTS = (
+    "",
     "The quick brown fox doesn't jump; it's over there, they'll say. WE'LL SHOUT, I'M SURE! naïve façade",
     "Der Fußgänger überquerte die Straße. STRASSE ẞ ŒUVRE œuvre ﬁn ﬀ ĳ ǆ",
     "Съешь же ещё этих мягких французских булок, да выпей чаю.",
@@ -25,8 +26,6 @@ SCRIPTS = (
     "ᚠᛇᚻ ᛒᛦᚦ 𐍈𐌰𐌹 𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝟘𝟙𝟚 𓀀𓁐 𠜎𠜱𡿺",
     "Tiếng Việt: Tất cả mọi người sinh ra đều được tự do và bình đẳng. ế ế",
     "ქართული Հայերեն አማርኛ ᐃᓄᒃᑎᑐᑦ தமிழ் తెలుగు മലയാളം",
-)
-SYMBOLS = (
     "👨‍👩‍👧‍👦 👩🏽‍🚀 🏳️‍🌈 🇩🇪🇯🇵🇺 ☺️ ☺ 1️⃣ #️⃣ ❤️‍🔥 🫠",
     "e\u0301 \u00e9 o\u0308\u0304 \u0301start Z\u0351\u036b\u0343\u036a\u0302\u036b\u033d\u034f\u0334\u0319\u0324",
     "\u212b \u00c5 A\u030a \u1e9b\u0323 \uac01 \u1100\u1161\u11a8 \ufb01 \u2460 \u00bd \u2167",
@@ -39,16 +38,12 @@ SYMBOLS = (
     "½ ² ³ ¼ ٣ ४ 五 Ⅷ ⑧ 𝟖 8 x² H₂O 10⁻³",
     "“quotes” ‘single’ it’s ‚low‘ «guillemets» – — … • · ‰ € £ ¥ ₿ ™ © → ⇒ ∀x∈ℝ ∑ √2 ≠ ≤",
     "I'M we'Ll he'S 'tis 'S 'LL ' ' '' 'ſ ’s ’re don''t d'accord l'été",
-)
-SPACES = (
     *(spaces * n for spaces in (" ", "\n", "\t", "\r", "\r\n", " \n") for n in (1, 2, 3, 16, 64, 1000)),
     " leading and trailing ",
     "   three\n\n\nblank lines\n\n \n\t\n  end   ",
     "CRLF\r\n\r\nlines\r\n  indented\r\rreturns\r \n",
     "tab\tseparated\t\tvalues \t mixed\n\t\tindented  a b  c   d    e     f      g",
     "x" + " " * 300 + "y" + "\n" * 300 + "z",
-)
-NUMBERS_AND_CODE = (
     "0 1 12 123 1234 12345 123456 1234567 0.1 1,000,000.00 1e-9 0xFF 1/2 2024-02-29T23:59:60Z +49 (0)30 12",
     "1a2b3c 4d5 v1.2.3 3rd 21st 90s '90s 9'9 ---- ==== **** ____ .... !!!! ???? #### ///// \\\\\\\\ |||| ~~~~",
     "a-b_c.d/e\\f:g;h,i!j?k(l)m[n]o{p}q<r>s'u\"v`w~x@y#z$1%2^3&4*5+6=7|8",
@@ -59,8 +54,6 @@ NUMBERS_AND_CODE = (
     "SELECT * FROM t WHERE a='b' AND c<>d;\n$ ls -la | grep -v '^d' > /dev/null 2>&1 && echo \"$HOME\"",
     "camelCaseWord PascalCaseWord snake_case_word SCREAMING_CASE kebab-case ALLCAPSword wordALLCAPS iPhone McDonald",
     "\\begin{equation} E = mc^2 \\label{eq:1} \\end{equation} $\\alpha_{i}^{2}$",
-)
-LONG = (
     *(text * 1000 for text in ("a", "ab", "3", "-", "-=", "漢", "👍", "e\u0301", "word ")),
     "-" * 500 + "=" * 500 + "-=" * 250,
     "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 20,
@@ -72,15 +65,7 @@ def conformance_texts(added: Iterable[str]) -> list[str]:
     cut off."""
     tokens = list(added)
     usual = ("<|endoftext|>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "<pad>")
-    texts = [
-        "",
-        *SCRIPTS,
-        *SYMBOLS,
-        *SPACES,
-        *NUMBERS_AND_CODE,
-        *LONG,
-        *(f"text {end} text{end}" for end in usual),
-    ]
+    texts = [*TEXTS, *(f"text {end} text{end}" for end in usual)]
     for token in tokens[:: 1 + len(tokens) // SPELLED]:
         texts += [token, f"in{token}text", f"in {token} text", f"{token}{token}", f"\n{token}\n", token[:-1]]
     return texts

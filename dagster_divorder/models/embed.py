@@ -17,7 +17,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +39,6 @@ PADDING, SMALL = 0.05, 1 / 8
 CPU_BUDGET, GPU_BUDGET = 2048, 1 << 16
 """Positions of a batch. On a CPU larger batches leave its caches, and smaller ones repeat the cost of a batch; on a GPU
 fewer already keep it busy, and padding rises with the budget (docs/decisions)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """`vectors` float32 (n, D); `flagged` uint8 (n,), NOT_FINITE or 0."""
-
-    vectors: NDArray[np.float32]
-    flagged: NDArray[np.uint8]
 
 
 class OutOfMemory(Exception):
@@ -123,8 +114,9 @@ class Embedder:
         ids: NDArray[np.unsignedinteger],
         lengths: NDArray[np.int64],
         advance: Callable[[int], object] = lambda tokens: None,
-    ) -> Embedded:
-        """Vectors of documents: `ids` (T,), end to end, and `lengths` (n,). `advance` is called with the tokens done.
+    ) -> dict[str, NDArray[Any]]:
+        """`vectors` of documents, float32 (n, D), and `flagged`, uint8 (n,), NOT_FINITE or 0. ids: (T,), end to end.
+        lengths: (n,). advance: is called with the tokens done.
 
         Raises:
             InputError: a single window does not fit into memory.
@@ -139,7 +131,7 @@ class Embedder:
             vectors[read] = self._pooled(ids, begin, length, advance)
         finite = np.isfinite(vectors).all(axis=1)
         vectors[~finite] = 0
-        return Embedded(unit_rows(vectors), np.where(finite, 0, NOT_FINITE).astype(np.uint8))
+        return {"vectors": unit_rows(vectors), "flagged": np.where(finite, 0, NOT_FINITE).astype(np.uint8)}
 
     def _pooled(
         self,

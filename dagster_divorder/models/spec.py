@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.checkpoint import (
-    POOLING,
-    SENTENCE,
-    read_object,
-)
+from dagster_divorder.models.checkpoint import POOLING, SENTENCE, read_object
 from dagster_divorder.models.pretrained import explaining, load_config, load_tokenizer
 
 Pooling = Literal["mean", "last", "cls"]
@@ -87,9 +83,10 @@ def read_spec(
             f"deep.max_tokens is {window}, but the tokenizer of {directory} adds {len(prefix) + len(suffix)} tokens of "
             "its own to every text; expected more"
         )
-    chosen_device, dtype = find_device(device), cpu_dtype()
+    text, chosen_device, dtype = config.get_text_config(), find_device(device), cpu_dtype()
+    pad, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
     if chosen_device != "cpu":
-        named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+        named = getattr(config, "dtype", None) or getattr(text, "dtype", None)
         dtype = str(named).removeprefix("torch.")
         dtype = dtype if dtype in ("bfloat16", "float16") else "float32"
     return EmbeddingSpec(
@@ -97,17 +94,11 @@ def read_spec(
         window=window,
         prefix=prefix,
         suffix=suffix,
-        pad=padding_id(config),
+        # The embedding may have no row for the id.
+        pad=pad if isinstance(pad, int) and 0 <= pad < (rows or 0) else 0,
         device=chosen_device,
         dtype=dtype,
     )
-
-
-def padding_id(config: Any) -> int:
-    """The id of padding: the configuration's own, or 0 if it has none or the embedding has no row for it."""
-    text = config.get_text_config()
-    pad, rows = (getattr(text, name, None) for name in ("pad_token_id", "vocab_size"))
-    return pad if isinstance(pad, int) and 0 <= pad < (rows or 0) else 0
 
 
 def find_device(device: str) -> str:

@@ -70,7 +70,7 @@ def tokens_of(folder: Path, texts: list[str] = DOCUMENTS) -> Documents:
 
 
 def embed(folder: Path, texts: list[str] = DOCUMENTS, **options: Any) -> np.ndarray:
-    return load(folder, read_spec(folder, **options)).embed(*tokens_of(folder, texts)).vectors
+    return load(folder, read_spec(folder, **options)).embed(*tokens_of(folder, texts))["vectors"]
 
 
 @functools.cache
@@ -292,8 +292,8 @@ def test_batches_that_do_not_fit_are_made_smaller(
     embedder = Wrapped(llama, watch)
     done: list[int] = []
     found = embedder.embed(ids, lengths, done.append)
-    np.testing.assert_allclose(found.vectors, expected.vectors, atol=1e-5)
-    assert not found.flagged.any()
+    np.testing.assert_allclose(found["vectors"], expected["vectors"], atol=1e-5)
+    assert not found["flagged"].any()
     assert sum(size > 100 for size in calls) > 1
     assert sum(done) == np.minimum(lengths, CONTEXT - 1).sum()
 
@@ -327,12 +327,12 @@ def test_what_is_not_finite_is_zero_and_flagged(llama: Embedder, documents: Docu
     ids, lengths = documents
     marked = int(ids[0])
     found = Wrapped(llama, lambda ids, lengths: spoil((ids == marked).any(axis=1))).embed(ids, lengths)
-    whole = llama.embed(ids, lengths).vectors
+    whole = llama.embed(ids, lengths)["vectors"]
     windows = np.split(ids, np.cumsum(lengths)[:-1])
     bad = np.array([marked in window[: CONTEXT - 1] for window in windows])
-    np.testing.assert_array_equal(found.flagged, np.where(bad, NOT_FINITE, 0))
-    np.testing.assert_allclose(found.vectors[~bad], whole[~bad], atol=1e-5)
-    assert bad.any() and not found.vectors[bad].any()
+    np.testing.assert_array_equal(found["flagged"], np.where(bad, NOT_FINITE, 0))
+    np.testing.assert_allclose(found["vectors"][~bad], whole[~bad], atol=1e-5)
+    assert bad.any() and not found["vectors"][bad].any()
 
 
 def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path) -> None:

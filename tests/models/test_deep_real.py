@@ -48,11 +48,11 @@ def test_vectors_are_those_of_transformers(folder: Path, tmp_path: Path) -> None
     found = load(folder, spec).embed(*encoder.encode(DOCUMENTS))
     with quiet(), torch.inference_mode():
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-        for text, vector in zip(DOCUMENTS[:-1], found.vectors, strict=False):
+        for text, vector in zip(DOCUMENTS[:-1], found["vectors"], strict=False):
             encoded = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
             mean = model(**encoded).last_hidden_state[0].mean(0)
             np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
     # Special tokens spelled out in a text are text, which transformers alone takes for control tokens.
     assert len(encoder.encode(DOCUMENTS[-1:])[0]) > len(tokenizer(DOCUMENTS[-1]).input_ids)
-    same, different = found.vectors[0] @ found.vectors[1], found.vectors[0] @ found.vectors[2]
+    same, different = found["vectors"][0] @ found["vectors"][1], found["vectors"][0] @ found["vectors"][2]
     assert same > 0.5 > 0.2 > different

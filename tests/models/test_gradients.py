@@ -130,8 +130,8 @@ def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: Gradient
     for positions in (1, 100, 1000):
         llama.budget = positions
         found = llama.embed(ids, lengths)
-        np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
-        assert not found.flagged.any()
+        np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
+        assert not found["flagged"].any()
 
 
 def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Folders) -> None:
@@ -144,7 +144,7 @@ def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Fo
     ids[ids == 7] = 8
     ids[lengths[:5].sum() + 1] = 7
     found = model.embed(ids, lengths)
-    assert np.flatnonzero(found.flagged == NOT_FINITE).tolist() == [5]
+    assert np.flatnonzero(found["flagged"] == NOT_FINITE).tolist() == [5]
 
 
 # The projection -----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def texts_of(corpus: Path) -> list[str]:
 
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
     encoded = load_encoder(folder).encode(texts)
-    return load(folder, read_spec(folder, **options)).embed(*encoded).vectors
+    return load(folder, read_spec(folder, **options)).embed(*encoded)["vectors"]
 
 
 def test_a_model_with_a_tokenizer_of_its_own(

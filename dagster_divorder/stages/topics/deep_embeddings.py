@@ -191,8 +191,10 @@ class Embed:
             if self.model.engine is None
             else tokenize(self.records, self.model.tokenizer, self.model.engine, fragment)
         )
-        embedded = embedder.embed(tokens["ids"], tokens["lengths"], advance)
-        return {"vectors": embedded.vectors, "tokens": tokens["lengths"], "flagged": embedded.flagged}
+        return {
+            **embedder.embed(tokens["ids"], tokens["lengths"], advance),
+            "tokens": tokens["lengths"],
+        }
 
     def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
         """Number of tokens in some fragments; None if they are not counted yet."""
