@@ -130,7 +130,7 @@ def ingest(
         reading = Reading(fragments, found.shape, sources, schema, limit, borders, dry, seen)
         at = Place(first, 0)
         for piece in [*own, _Kept(Place(end, 0), Place(end, 0), [])]:
-            ranges = _ranges(reading, at, piece.begin) if at < piece.begin else []
+            ranges = _ranges(reading, files, at, piece.begin) if at < piece.begin else []
             for part in each(partial(read_range, reading), ranges):
                 result.pieces += part.pieces
                 result.lines.update(part.lines)
@@ -261,17 +261,15 @@ def _kept(
     return sorted(kept)
 
 
-def _ranges(reading: Reading, begin: Place, end: Place) -> list[Range]:
+def _ranges(reading: Reading, files: Sequence[ReadFile], begin: Place, end: Place) -> list[Range]:
     """A gap in ranges of about RANGE_BYTES. Only files that may grow are divided."""
     cuts, size = [begin], 0
     for file in range(begin.file, end.file + (end.offset > 0)):
-        path = reading.sources[file]
         low = begin.offset if file == begin.file else 0
-        with readable(path):
-            high = end.offset if file == end.file else int(identity(path)[0])
+        high = end.offset if file == end.file else files[file].size
         if size >= RANGE_BYTES:
             cuts, size = [*cuts, Place(file, low)], 0
-        while may_grow(path) and size + high - low > RANGE_BYTES:
+        while may_grow(reading.sources[file]) and size + high - low > RANGE_BYTES:
             low += RANGE_BYTES - size
             cuts, size = [*cuts, Place(file, low)], 0
         size += max(0, high - low)

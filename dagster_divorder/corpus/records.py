@@ -193,7 +193,7 @@ def check_rejects(view: View, inputs: Sequence[Found], rejects: Sequence[bytes],
         begins = base64.b64decode(entry["raw_base64"]) if raw is None else raw.encode()
         looks = looks_like(begins, shape.form) if entry["reason"] != EMPTY_TEXT else ""
         looks = f"The first is {looks}.\n" if looks else ""
-        return f"{looks}Correct the input (or {shape.setting})"
+        return f"{looks}Correct the input (or input.{'text_field' if shape.form == 'text' else 'format'})"
 
     if len(rejects) > max_share * read:
         listed = "\n  ".join(map(_said, rejects[:_SHOWN_REJECTS]))

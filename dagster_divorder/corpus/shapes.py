@@ -47,11 +47,6 @@ class Shape:
                 raise
             raise InputError(f"{self.label}{error}") from error
 
-    @property
-    def setting(self) -> str:
-        """The setting that says what a record holds."""
-        return "input.text_field" if self.form == "text" else "input.format"
-
     def field(self, name: str) -> str:
         """The name of a field in this input."""
         return self.source_field if self.key and name == SOURCE and self.source_field else name

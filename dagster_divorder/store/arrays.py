@@ -109,9 +109,3 @@ def _column(values: list[Any]) -> pa.Array:
         if number in kinds and kinds <= {number, type(None)}:
             return number_array(values, dtype)
     return pa.array(values)
-
-
-def unpack_rows(data: bytes) -> list[dict[str, Any]]:
-    """A Parquet file to rows."""
-    rows: list[dict[str, Any]] = unpack_parquet(data).to_pylist()
-    return rows

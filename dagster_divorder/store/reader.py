@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.store.arrays import unpack, unpack_rows
+from dagster_divorder.store.arrays import unpack, unpack_parquet
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.stages import StageFiles, read_fit
 from dagster_divorder.store.state import Receipt, load_receipt
@@ -57,7 +57,7 @@ class Reader:
 
     def rows(self, stage: str, file: str) -> list[dict[str, Any]]:
         """The rows of a file of a whole-corpus result."""
-        return unpack_rows(self.read(stage, file))
+        return unpack_parquet(self.read(stage, file)).to_pylist()
 
     def fit(self, stage: str) -> dict[str, bytes]:
         """The files of a fit."""
