@@ -68,15 +68,3 @@ def test_a_zstd_window_beyond_the_default_is_read(tmp_path: Path) -> None:
     assert read(path, LONG_WINDOW + COMPRESS[".zst"](DATA)) == LINES * 2
     with pytest.raises(InputError, match="compress a damaged or truncated"):
         read(path, LONG_WINDOW[:-1])
-
-
-def test_an_altered_byte_is_an_error_or_of_no_matter(tmp_path: Path) -> None:
-    """gzip always carries a checksum."""
-    path, one = tmp_path / "x.jsonl.gz", gzip.compress(DATA)
-    refused = 0
-    for at in range(len(one)):
-        try:
-            assert read(path, one[:at] + bytes([one[at] ^ 0x10]) + one[at + 1 :]) == LINES
-        except InputError:
-            refused += 1
-    assert refused > 0.9 * len(one)

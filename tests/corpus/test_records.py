@@ -163,9 +163,6 @@ def test_rows_of_prompts_are_refused_one_by_one() -> None:
     assert reasons == ["no field 'prompt'", "the completion is empty"]
 
 
-TOOLS_BEHIND = orjson.dumps({"messages": CHATS[2]["messages"]})[:-1] + b', "tools": '
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -180,19 +177,3 @@ def test_a_column_of_values_that_its_type_does_not_allow_is_refused(column: pa.A
         rows = rows.set_column(rows.schema.get_field_index(at), at, values)
         with pytest.raises(InputError, match=f"column '{at}' holds values that its type .* does not allow"):
             parse_rows(rows, DEFAULT_SHAPE)
-
-
-@pytest.mark.parametrize(
-    ("line", "shape", "reason"),
-    [
-        (b'{"messages": "\\ud800"}', Shape(form="messages"), "not valid JSON"),
-        (
-            TOOLS_BEHIND + b'"[\\"\\\\ud800\\"]"}',
-            Shape(form="messages"),
-            "tools is a string that is not JSON",
-        ),
-    ],
-)
-def test_conversations_that_cannot_be_read_say_why(line: bytes, shape: Shape, reason: str) -> None:
-    (said,) = parse_lines([line], shape)
-    assert isinstance(said, str) and reason in said
