@@ -101,14 +101,13 @@ def report(settings: Settings, *, everything: bool) -> Answer:
 def prune(settings: Settings, *, dry_run: bool) -> Answer:
     """Prunes the store. dry_run: only shows what that would free."""
     from dagster_divorder.engine.progress import STANDARD_ERROR
-    from dagster_divorder.pipeline.prune import plan_prune
     from dagster_divorder.pipeline.prune import prune as prune_store
     from dagster_divorder.stages import GRAPH
     from dagster_divorder.store.objects import store_at
 
     store = store_at(settings.store.path)
     with store.lock(on_wait=STANDARD_ERROR.note):
-        freed = plan_prune(GRAPH, store.open()) if dry_run else prune_store(GRAPH, store.open())
+        freed = prune_store(GRAPH, store.open(), dry_run=dry_run)
     parts: list[Part] = [
         f"{'would be freed' if dry_run else 'freed'}: {byte_size(freed.bytes)}",
         f"texts of deleted documents among it: {'yes' if freed.texts else 'no'}",

@@ -6,7 +6,7 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,29 +53,25 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
     store.delete(*old)
 
 
-def plan_prune(graph: Graph, store: Store) -> Pruned:
-    """What `prune` would free."""
-    needed = _Needed.of(store, _needed_state(graph, load_state(store)))
-    freed = [size for name, size in store.removable().items() if not needed.has(name)]
-    return Pruned(sum(freed), _holds_deleted(store))
-
-
-def prune(graph: Graph, store: Store) -> Pruned:
+def prune(graph: Graph, store: Store, *, dry_run: bool = False) -> Pruned:
     """Remove what is not needed. Texts of deleted documents go with everything that quotes them (`Stage.quotes`): names
     of clusters, examples, pictures, and the pages beside the output. The next run makes these again. Only a bootstrap
-    base model's tokenizer and table still know words of deleted documents.
+    base model's tokenizer and table still know words of deleted documents. dry_run: only tells what would go.
 
     Results under other settings go too; a run under those settings computes them again. Draws of held-out documents
     under other settings stay, because a new draw would hold out other documents.
     """
-    before, deleted = sum(store.files().values()), _holds_deleted(store)
-    if deleted or load_state(store).removed:
-        changing(store, partial(_without_quotes, graph))
+    state, deleted = load_state(store), _holds_deleted(store)
+    quoting = {name for name, stage in graph.items() if stage.quotes} if deleted or state.removed else set()
+    change = partial(_needed_state, graph, quoting)
+    if quoting and not dry_run:
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
-    needed = _Needed.of(store, changing(store, lambda state: _needed_state(graph, state)))
-    store.delete(*(name for name in store.removable() if not needed.has(name)))
-    return Pruned(before - sum(store.files().values()), deleted)
+    needed = _Needed.of(store, change(state) if dry_run else changing(store, change))
+    freed = {name: size for name, size in store.removable().items() if not needed.has(name)}
+    if not dry_run:
+        store.delete(*freed)
+    return Pruned(sum(freed.values()), deleted)
 
 
 def _holds_deleted(store: Store) -> bool:
@@ -94,20 +90,15 @@ def _holds_deleted(store: Store) -> bool:
     return not np.isin(texts, Fragments(store, receipt.key).text_halves(view.fragments)).all()
 
 
-def _without_quotes(graph: Graph, state: State) -> State:
-    """Without the results that may quote deleted documents."""
-    quoting = {name for name, stage in graph.items() if stage.quotes}
-    receipts = {name: receipt for name, receipt in state.receipts.items() if name not in quoting}
-    results = {name: known for name, known in state.results.items() if name not in quoting}
-    return replace(state, receipts=receipts, results=results)
-
-
-def _needed_state(graph: Graph, state: State) -> State:
+def _needed_state(graph: Graph, quoting: Set[str], state: State) -> State:
     """The part of the state that is needed: receipts, the results that they lead to, fits kept without a
-    receipt, and the published plan."""
-    receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in graph}
+    receipt, and the published plan; nothing of the stages that may quote deleted documents."""
+    stages = graph.keys() - quoting
+    receipts = {stage: receipt for stage, receipt in state.receipts.items() if stage in stages}
     results = {}
     for name, known in state.results.items():
+        if name in quoting:
+            continue
         stage, current = graph.get(name), receipts[name].version if name in receipts else ""
         results[name] = [
             result

@@ -13,9 +13,10 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import StoreError
 from dagster_divorder.pipeline.plan import make_plan
-from dagster_divorder.pipeline.prune import plan_prune, prune
+from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
+from dagster_divorder.store.base import STATE
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.reader import Reader
@@ -35,12 +36,14 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     write_jsonl(tmp_path / "docs.jsonl", [*records[:50], *records[60:]])
     run(settings)
     before = output_bytes(settings)
-    planned = plan_prune(GRAPH, store)
-    assert planned.texts
-    used = store.files()
-    freed = prune(GRAPH, store)
-    assert freed.texts and planned.bytes <= freed.bytes
-    assert sum(store.files().values()) == sum(used.values()) - freed.bytes
+    planned, used = prune(GRAPH, store, dry_run=True), store.files()
+    assert planned.texts and store.files() == used
+    assert prune(GRAPH, store) == planned
+    del used[STATE]
+    assert (
+        sum(size for name, size in store.files().items() if name != STATE)
+        == sum(used.values()) - planned.bytes
+    )
     gone = used.keys() - store.files().keys()
     for part in ("fits/centroids/", "records/", "stages/clusters/", "views/"):
         assert any(name.startswith(part) for name in gone), part
@@ -52,7 +55,7 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     assert {again[stage]["new_documents"] for stage in kept} == {0}
     assert not again["curated_output"]["written"]
     assert output_bytes(settings) == before
-    assert plan_prune(GRAPH, store).bytes == 0
+    assert prune(GRAPH, store, dry_run=True).bytes == 0
     gone = records[55]["text"].encode()
     assert not [path for path in store.root.rglob("*") if path.is_file() and gone in path.read_bytes()]
 
@@ -155,7 +158,7 @@ def test_a_prune_that_is_killed_is_gone_on_with(
         prune(GRAPH, store)
     assert {figures["new_documents"] for figures in run(settings).values()} == {0}
     assert output_bytes(settings) == before
-    assert prune(GRAPH, store).bytes and plan_prune(GRAPH, store).bytes == 0
+    assert prune(GRAPH, store).bytes and prune(GRAPH, store, dry_run=True).bytes == 0
 
 
 def versions(settings: Settings) -> dict[str, str]:
