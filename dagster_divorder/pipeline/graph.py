@@ -63,29 +63,24 @@ class Graph(Mapping[str, Stage]):
 
     def step(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with its parts: stages without an asset, before or after it, that belong to no earlier asset."""
-        earlier = self._closure(settings, self._assets_before(settings, stage))
+        before = [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
+        earlier = self._closure(settings, before)
         return tuple(name for name in self.parts(settings, stage) if name == stage or name not in earlier)
-
-    def _assets_before(self, settings: Settings, stage: str) -> list[str]:
-        return [name for name in self._closure(settings, [stage]) if self[name].asset and name != stage]
 
     def parts(self, settings: Settings, stage: str) -> tuple[str, ...]:
         """A stage with all stages between it and the assets before it."""
-        assets = self._assets_before(settings, stage)
-        return tuple(name for name in self._closure(settings, [stage], without=assets) if name not in assets)
+        return self._closure(settings, [stage], parts=True)
 
-    def _closure(
-        self, settings: Settings, stages: Iterable[str], without: Iterable[str] = ()
-    ) -> tuple[str, ...]:
-        needed: set[str] = set()
-        pending = list(stages)
+    def _closure(self, settings: Settings, stages: Iterable[str], *, parts: bool = False) -> tuple[str, ...]:
+        """Stages with all before them, or up to the next assets."""
+        needed, pending, asked = set[str](), [*stages], {*stages}
         while pending:
             name = pending.pop()
-            if name not in needed:
-                needed.add(name)
-                if name not in without:
-                    then = [part for part in self[name].then if part in self and self[part].when(settings)]
-                    pending += [*self.reads(name, settings), *then]
+            if name in needed or (parts and self[name].asset and name not in asked):
+                continue
+            needed.add(name)
+            then = [part for part in self[name].then if part in self and self[part].when(settings)]
+            pending += [*self.reads(name, settings), *then]
         order: dict[str, None] = {}
 
         def place(name: str) -> None:
