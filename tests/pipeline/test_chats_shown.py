@@ -22,6 +22,7 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
+from dagster_divorder.stages.output import ordering_animation
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from tests.conftest import topic_text, write_jsonl
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer
@@ -88,7 +89,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tokenizer(folder / "model", *AFFIXES["llama"])
     (folder / "divorder.toml").write_text(SETTINGS.format(folder=folder))
     settings = load_settings(folder / "divorder.toml")
-    run_all(settings, Silent(), GRAPH.upstream(settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordering_animation, "FRAMES", 2)  # pictures without a word of a record
+        run_all(settings, Silent(), GRAPH.upstream(settings))
     return folder
 
 

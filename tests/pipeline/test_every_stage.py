@@ -29,6 +29,7 @@ from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.base import LOCK_FILE, STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
+from dagster_divorder.view import pictures
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.runs import leave_undrawn
 
@@ -288,6 +289,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.setattr(strategy_comparison, "DOCUMENTS", ("original",))
         patch.setattr(strategy_comparison, "SEQUENCES", ("original",))
         patch.setattr(training_evidence, "SEEDS", 1)
+        patch.setattr(pictures, "ordering_comparison", lambda *_: b"a picture")
         leave_undrawn(patch)
         made = History(tmp_path_factory.mktemp("stages") / "corpus", request.param)
         assert set(made.first) == set(made.stages)
