@@ -124,6 +124,9 @@ def test_what_is_no_export_of_this_reader_is_refused(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest | {"rows": 0})
     with pytest.raises(InputError, match="holds no sequence"):
         open_export(tmp_path)
+    write_manifest(tmp_path, manifest | {"replaced_by": "ab"})
+    with pytest.raises(StoreError, match="is being rewritten, or a run was interrupted while writing it"):
+        open_export(tmp_path)
     edited = copy.deepcopy(manifest) | {"plan": "4567", "check": "00"}
     for data in (orjson.dumps(edited), b"{", b"[]", b"null"):
         file_at(tmp_path, EXPORT_MANIFEST).write_bytes(data)
@@ -187,12 +190,4 @@ def test_files_of_equal_size_are_told_apart(tmp_path: Path) -> None:
     file_at(tmp_path, other).rename(file_at(tmp_path, file))
     (tmp_path / "aside").rename(file_at(tmp_path, other))
     with pytest.raises(StoreError, match="is not the file that the manifest names"):
-        open_export(tmp_path)
-
-
-def test_an_export_that_is_being_replaced_is_none(tmp_path: Path) -> None:
-    write_export(tmp_path, "parquet", {"lengths": [20]})
-    manifest = whole_manifest(file_at(tmp_path, EXPORT_MANIFEST).read_bytes()) or {}
-    write_manifest(tmp_path, {**manifest, "replaced_by": "ab"})
-    with pytest.raises(StoreError, match="is being rewritten, or a run was interrupted while writing it"):
         open_export(tmp_path)

@@ -88,23 +88,36 @@ def same(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=examples(15), deadline=None)
-@given(data=st.data())
-def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject) -> None:
+@settings(max_examples=examples(30), deadline=None)
+@given(data=st.data(), masked=st.booleans())
+def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject, masked: bool) -> None:
     corpus = {
         "lengths": data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)),
         "length": data.draw(st.integers(2, 6)),
         "method": data.draw(st.sampled_from(["concat", "best_fit"])),
+        "epochs": data.draw(st.integers(1, 2)),
+        "masked": masked,
     }
     with exported("parquet", corpus) as (path, stream):
         dataset = SequenceDataset(path, form=form)
         rows = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
-        padding = dataset.export.manifest["tokenizer"]["padding"]
-        wanted = [stream[row] for row in rows]
-        same(
-            dataset.collate(dataset.__getitems__(rows)),
-            slow(form, wanted, corpus["length"], padding, dataset.export.padded),
-        )
+        padding, length = dataset.export.manifest["tokenizer"]["padding"], corpus["length"]
+        expected = slow(form, [stream[row] for row in rows], length, padding, dataset.export.padded)
+        if masked:
+            without_untrained(form, expected, corpus, rows)
+        same(dataset.collate(dataset.__getitems__(rows)), expected)
+
+
+def without_untrained(form: str, batch: Any, corpus: dict[str, Any], rows: list[int]) -> None:
+    """Put -100 where a batch of rows has a label that is not trained on."""
+    written = rows_of(**corpus, index=False)
+    masks = [masks_of(written)[written.epochs.reshape(-1)[row]] for row in rows]
+    padded = torch.tensor([[*mask, *[False] * (corpus["length"] - len(mask))] for mask in masks])
+    if form == "torchtitan":
+        batch[1][~padded[:, 1:]] = -100
+    else:
+        flat = torch.tensor([[trained for mask in masks for trained in mask]])
+        batch["labels"][~(flat if form == "flattened" else padded)] = -100
 
 
 @pytest.mark.slow
@@ -124,31 +137,3 @@ def test_an_unknown_form_is_refused_with_those_there_are() -> None:
         SequenceDataset("nowhere", form="packed")
     with pytest.raises(InputError, match="collate was given a list of rows"):
         SequenceDataset.collate([{}, {}])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=examples(15), deadline=None)
-@given(data=st.data())
-def test_a_form_of_a_masked_export_differs_in_what_is_not_trained_on(form: str, data: st.DataObject) -> None:
-    corpus = {
-        "lengths": data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=8)),
-        "length": data.draw(st.integers(2, 6)),
-        "method": data.draw(st.sampled_from(["concat", "best_fit"])),
-        "epochs": data.draw(st.integers(1, 2)),
-    }
-    masked = {**corpus, "masked": True}
-    rows = rows_of(**masked, index=False)
-    masks = [masks_of(rows)[row] for row in rows.epochs.reshape(-1)]
-    with exported("parquet", corpus) as (plain_path, stream), exported("parquet", masked) as (path, _):
-        wanted = data.draw(st.lists(st.integers(0, len(stream) - 1), min_size=1, max_size=4))
-        expected = SequenceDataset(plain_path, form=form).__getitems__(wanted)
-        length = corpus["length"]
-        grid = torch.tensor([[*masks[row], *[False] * (length - len(masks[row]))] for row in wanted])
-        if form == "plain":
-            expected["labels"] = expected["labels"].where(grid, torch.tensor(-100))
-        elif form == "flattened":
-            flat = torch.tensor([[trained for row in wanted for trained in masks[row]]])
-            expected["labels"] = expected["labels"].where(flat, torch.tensor(-100))
-        else:
-            expected = (expected[0], expected[1].where(grid[:, 1:], torch.tensor(-100)))
-        same(SequenceDataset(path, form=form).__getitems__(wanted), expected)

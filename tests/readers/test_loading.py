@@ -144,43 +144,30 @@ def test_a_stream_in_the_worker_of_another_loader_is_refused(
         next(iter(SequenceStream(export[0], rank=0, world_size=1)))
 
 
-def test_states_that_are_not_of_this_export_are_refused(export: tuple[Path, list[Any]]) -> None:
-    path, _ = export
-    stream = SequenceStream(path, rank=0, world_size=1)
-    batches = iter(stream.sampler)
-    for take in (stream.load_state_dict, stream.sampler.load_state_dict, batches.load_state_dict):
-        with pytest.raises(InputError, match=r"the state belongs to the plan 89ab, and .* holds 0123"):
-            take({"samples": 0, "plan": "89ab"})
-        for samples in (ROWS + 1, -1):
-            with pytest.raises(InputError, match=f"the state counts {samples} samples, and .* has {ROWS}"):
-                take({"samples": samples, "plan": "0123"})
-
-
-MALFORMED: list[Any] = [
-    None,
-    {},
-    {"samples": 4},
-    {"samples": "4", "plan": "0123"},
-    {"samples": True, "plan": "0123"},
-    {"samples": 4, "plan": 123},
-    {"model": {}, "stream": {"samples": 4, "plan": "0123"}},
+NO_STATE = r"the state to resume from is .*; expected \{'samples': int, 'plan': str"
+STATES: list[tuple[Any, str]] = [
+    *(
+        (state, NO_STATE)
+        for state in (None, {}, {"samples": 4}, {"samples": "4", "plan": "0123"}, {"samples": 4, "plan": 123})
+    ),
+    ({"samples": True, "plan": "0123"}, NO_STATE),
+    ({"model": {}, "stream": {"samples": 4, "plan": "0123"}}, NO_STATE),
+    ({"samples": 0, "plan": "89ab"}, r"the state belongs to the plan 89ab, and .* holds 0123"),
+    *(
+        ({"samples": samples, "plan": "0123"}, f"the state counts {samples} samples, and .* has {ROWS}")
+        for samples in (ROWS + 1, -1)
+    ),
 ]
 
 
-@pytest.mark.parametrize("state", MALFORMED, ids=str)
-def test_what_is_no_state_is_refused_wherever_it_is_loaded(
-    export: tuple[Path, list[Any]], state: Any
+@pytest.mark.parametrize(("state", "message"), STATES, ids=str)
+def test_what_is_no_state_of_this_export_is_refused_wherever_it_is_loaded(
+    export: tuple[Path, list[Any]], state: Any, message: str
 ) -> None:
-    path, _ = export
-    stream = SequenceStream(path)
-    for load in (
-        stream.load_state_dict,
-        stream.sampler.load_state_dict,
-        iter(stream.sampler).load_state_dict,
-    ):
-        with pytest.raises(
-            InputError, match=r"the state to resume from is .*; expected \{'samples': int, 'plan': str"
-        ):
+    stream = SequenceStream(export[0], rank=0, world_size=1)
+    batches = iter(stream.sampler)
+    for load in (stream.load_state_dict, stream.sampler.load_state_dict, batches.load_state_dict):
+        with pytest.raises(InputError, match=message):
             load(state)
 
 
