@@ -109,17 +109,21 @@ def _order_sequences(run: Run) -> Made:
     settings, stream, packed = run.settings, load_stream(run), load_packed(run)
     run.progress.note(f"ordering {len(packed):,} sequences ({settings.sequence.strategy})")
     items = sequence_items(run, stream, packed)
-    sums = vector_sums(run, packed) if vectors_are_balanced(settings) else None
     frozen = run.receipt("packed_sequences").facts["frozen_sequences"]
     not_full = bool(settings.packing.method in FILLED and len(packed) > frozen and packed.padding[-1] > 0)
     bounds = load_bounds(run)[0].tolist()
+    # Of one epoch the order of what stays is given.
+    given = bounds[1] if frozen and settings.sequence.epochs == 1 else 0
+    sums = None
+    if vectors_are_balanced(settings):
+        sums = vector_sums(run, packed.part(given, len(packed)))
     full = np.minimum(bounds, len(packed) - not_full).tolist()
 
     def section(number: int) -> tuple[Items, bool, int]:
         begin, end = bounds[number : number + 2]
         own = items.part(begin, end)
-        if sums is not None and end > begin:
-            own = with_coordinates(own, packed.part(begin, end), sums[begin:end])
+        if sums is not None and end > max(begin, given):
+            own = with_coordinates(own, packed.part(begin, end), sums[begin - given : end - given])
         own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
         return own, made < 0, section_seed(settings.seed, max(made, 0))
 
