@@ -37,8 +37,8 @@ import pyarrow as pa
 from dagster_divorder.chats.document import Chat, as_document
 from dagster_divorder.chats.template import ChatTemplate
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
-from dagster_divorder.models.tokenize import Engine
+from dagster_divorder.models.chat_tokens import ChatEncoder
+from dagster_divorder.models.tokenize import Engine, load_encoder
 
 NAMED = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 CONTROL = re.compile(
@@ -219,7 +219,7 @@ def compared(
     remarks = []
     with tempfile.TemporaryDirectory() as directory:
         theirs.backend_tokenizer.save(f"{directory}/tokenizer.json")
-        engine = engine or exact_engine(Path(directory), "gigatoken", rendered(own, chats))[0]
+        engine = engine or load_encoder(directory, sample=rendered(own, chats), control=True).engine
         encoder = ChatEncoder(Path(directory), own, engine)
         for chat in chats:
             try:

@@ -193,12 +193,13 @@ def prepared_ours(folder: Path, cores: int) -> Any:
 
 def encoder_of(folder: Path) -> Any:
     from dagster_divorder.models.chat_templates import chat_template, describe_chats
-    from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine
+    from dagster_divorder.models.chat_tokens import ChatEncoder
+    from dagster_divorder.models.tokenize import load_encoder
 
     template = chat_template(describe_chats(folder / "model"), None)
-    engine, reason = exact_engine(folder / "model", "gigatoken")
-    print(engine, reason)
-    return ChatEncoder(folder / "model", template, engine)
+    encoder = load_encoder(folder / "model", control=True)
+    print(encoder.engine, encoder.reason)
+    return ChatEncoder(folder / "model", template, encoder.engine)
 
 
 def prepared_datasets(way: str, folder: Path, cores: int) -> Any:

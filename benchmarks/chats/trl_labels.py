@@ -33,7 +33,8 @@ import pyarrow as pa
 from dagster_divorder.chats.document import as_document
 from dagster_divorder.chats.forms import conversation_of_record
 from dagster_divorder.models.chat_templates import chat_template, describe_chats
-from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder, exact_engine
+from dagster_divorder.models.chat_tokens import SELECTED, ChatEncoder
+from dagster_divorder.models.tokenize import load_encoder
 
 MODULES = """
 argparse base64 bisect calendar collections copy csv datetime difflib fnmatch fractions functools glob gzip hashlib
@@ -140,7 +141,7 @@ def labels_of_ours(
 ) -> list[np.ndarray]:
     documents = [as_document(conversation_of_record(record, form)).decode() for record in records]
     rendered = chat_template(describe_chats(folder), template)
-    encoder = ChatEncoder(folder, rendered, exact_engine(folder, "gigatoken")[0])
+    encoder = ChatEncoder(folder, rendered, load_encoder(folder, control=True).engine)
     arrays = encoder.encode(pa.array(documents, pa.large_string()))
     ends = np.cumsum(arrays["lengths"])
     spans = np.split(

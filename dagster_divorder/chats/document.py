@@ -84,17 +84,20 @@ def _from_json(content: dict[str, Any]) -> Any:
     return Chat(messages, trained, content["completion"], tuple(tools) if tools else None)
 
 
+def sides(conversation: Conversation) -> list[Chat | MarkedText]:
+    """The conversation, or both of a pair."""
+    return [conversation.chosen, conversation.rejected] if isinstance(conversation, Pair) else [conversation]
+
+
 def words(document: str) -> str:
     """The text of a document without roles and control tokens: the contents of its messages, BETWEEN them."""
-    conversation = conversation_of(document)
-    if conversation is None or isinstance(conversation, MarkedText):
-        return document if conversation is None else conversation.text
-    chosen = conversation.chosen if isinstance(conversation, Pair) else conversation
-    contents = _contents(chosen)
-    if isinstance(conversation, Pair):
+    if (conversation := conversation_of(document)) is None:
+        return document
+    better, *worse = sides(conversation)
+    contents = _contents(better)
+    for side in worse:
         # The prompt of two conversations counts once.
-        rejected = conversation.rejected
-        contents += _contents(rejected, rejected.completion if isinstance(rejected, Chat) else 0)
+        contents += _contents(side, side.completion if isinstance(side, Chat) else 0)
     return BETWEEN.join(contents)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import xxhash
 
-from dagster_divorder.chats.document import Chat, Conversation, Pair, common, tool_name
+from dagster_divorder.chats.document import common, tool_name
 from dagster_divorder.errors import InputError
 
 Message = Mapping[str, Any]
@@ -112,20 +112,6 @@ class ChatTemplate:
         (spans,) = rendered.turns
         behind = rendered.text.find(ANSWERED) + len(ANSWERED)
         return bool(spans) and self._controls.search(rendered.text, behind, spans[-1][1]) is not None
-
-    def check(self, conversation: Conversation) -> None:
-        """
-        Raises:
-            InputError: the template refuses the conversation, or an assistant turn cannot be located.
-        """
-        sides = (
-            (conversation.chosen, conversation.rejected)
-            if isinstance(conversation, Pair)
-            else (conversation,)
-        )
-        for chat in sides:
-            if isinstance(chat, Chat):
-                self.render(chat.messages, chat.tools)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """The text of a conversation, with the spans of each assistant message.

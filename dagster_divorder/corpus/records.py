@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dagster_divorder.chats.document import MARK, as_document
+from dagster_divorder.chats.document import MARK, Chat, as_document, sides
 from dagster_divorder.chats.forms import (
     NAMES,
     conversation_of_record,
@@ -87,8 +87,9 @@ def _document(text: str, shape: Shape) -> bytes:
 def _conversation(record: Mapping[str, Any], shape: Shape) -> bytes:
     """The document of a record that is not plain text, if it has the shape's form and the chat template takes it."""
     conversation = conversation_of_record(record, shape.form)
-    if shape.chat_template is not None:
-        shape.chat_template.check(conversation)
+    for side in sides(conversation):
+        if isinstance(side, Chat) and shape.chat_template:
+            shape.chat_template.render(side.messages, side.tools)
     try:
         return as_document(conversation)
     except orjson.JSONEncodeError as error:

@@ -10,7 +10,7 @@ letters or has unknown ones, and texts with a control token that strips spaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -68,8 +68,9 @@ class Tokens(NamedTuple):
 
 
 class ChatEncoder:
-    """Encodes documents with a saved tokenizer and a chat template. The result is the same with every engine that
-    `exact_engine` returns. template: None if no document holds a conversation.
+    """Encodes documents with a saved tokenizer and a chat template. template: None if no document holds a conversation.
+    engine: one that gives the reference's ids of plain texts and of rendered ones, as `load_encoder` chooses it without
+    and with `control`; the result is the same with each.
 
     Raises:
         InputError: no usable tokenizer.json.
@@ -229,16 +230,3 @@ def parts_of(conversation: Conversation | str, template: ChatTemplate | None) ->
         kind |= COMPLETION * (number >= conversation.completion)
         spans += [(*span, kind) for span in turn]
     return [Marked(rendered.text, spans)]
-
-
-def exact_engine(directory: Path, engine: Engine, texts: Iterable[str] = ()) -> tuple[Engine, str]:
-    """(the fastest engine for rendered texts; why). engine: the fastest for plain texts. texts: a sample of rendered
-    ones.
-
-    Raises:
-        InputError: no usable tokenizer.json.
-    """
-    if engine != "gigatoken":
-        return engine, f"{engine} is the engine of plain texts"
-    encoder = load_encoder(directory, sample=texts, control=True)
-    return encoder.engine, encoder.reason

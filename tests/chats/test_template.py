@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_divorder.chats.document import Chat
 from dagster_divorder.chats.template import ChatTemplate, Rendered
 from dagster_divorder.errors import InputError
 
@@ -210,9 +209,8 @@ TOKENS = {"<|user|>", "<|assistant|>", "<|end|>"}
 
 
 def refusal(jinja: str, messages: Sequence[Mapping[str, Any]] = conversation("Q", "A")) -> str:
-    chat = Chat(tuple(messages), (True,) * sum(m["role"] == "assistant" for m in messages), 1)  # type: ignore[arg-type]
     with pytest.raises(InputError) as refused:
-        ChatTemplate(jinja, NAMED, TOKENS).check(chat)
+        ChatTemplate(jinja, NAMED, TOKENS).render(messages)
     return str(refused.value)
 
 

@@ -17,7 +17,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models import chat_tokens, tokenize
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
-from dagster_divorder.models.chat_tokens import COMPLETION, LAST, TRAINED, ChatEncoder, exact_engine
+from dagster_divorder.models.chat_tokens import COMPLETION, LAST, TRAINED, ChatEncoder
 from dagster_divorder.models.tokenize import Engine, load_encoder
 
 pytest.importorskip("trl")
@@ -106,14 +106,15 @@ def test_the_engine_is_the_fastest_that_gives_the_reference(
     qwen: tuple[Path, ChatTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for texts (test_tokenize), with control tokens."""
-    assert exact_engine(qwen[0], "gigatoken", ["<|im_start|>user\na"])[0] == "gigatoken"
+    sample = ["<|im_start|>user\na"]
+    assert load_encoder(qwen[0], sample=sample, control=True).engine == "gigatoken"
     honest = tokenize.load_gigatoken
     monkeypatch.setattr(
         tokenize, "load_gigatoken", lambda content, *, control: honest(content, control=False)
     )
-    engine, reason = exact_engine(qwen[0], "gigatoken")
-    assert engine == "tokenizers"
-    assert reason.startswith("gigatoken differs from tokenizers on ")
+    found = load_encoder(qwen[0], control=True)
+    assert found.engine == "tokenizers"
+    assert found.reason.startswith("gigatoken differs from tokenizers on ")
 
 
 @pytest.mark.parametrize("engine", get_args(Engine))

@@ -156,7 +156,7 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
         chat_engine = dict[str, str]()
         counted: tuple[Any, Any] | None = None
         if run.settings.has_chats:
-            from dagster_divorder.models.chat_tokens import ChatEncoder, exact_engine, parts_of
+            from dagster_divorder.models.chat_tokens import ChatEncoder, parts_of
 
             # The engine that gives the reference's tokens of conversations, and these tokens: what a template writes
             # into every conversation must not count as rare.
@@ -165,9 +165,12 @@ def _make_base_model(run: Run) -> Mapping[str, bytes]:
             documents = contents(run.view.fragments, rows, run.records.texts)
             compared = documents[:COMPARED].to_pylist()
             parts = (parts_of(each, template) for each in compared)
-            exact, reason = exact_engine(folder, encoder.engine, (part.text for own in parts for part in own))
-            chat_engine = {"chat_engine": exact, "chat_engine_reason": reason}
-            arrays = ChatEncoder(folder, template, exact).encode(documents)
+            exact = encoder
+            if encoder.engine == "gigatoken":
+                sample = (part.text for own in parts for part in own)
+                exact = load_encoder(folder, sample=sample, control=True)
+            chat_engine = {"chat_engine": exact.engine, "chat_engine_reason": exact.reason}
+            arrays = ChatEncoder(folder, template, exact.engine).encode(documents)
             counted = arrays["ids"], arrays["lengths"]
         ids, lengths = (template and counted) or encoder.encode(texts)
         special, tokenizer = special_ids(folder), tokenizer_fingerprint(folder)
