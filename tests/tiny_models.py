@@ -98,11 +98,24 @@ AFFIXES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 """Special tokens around a text, as models of these kinds have them."""
 
-MakeModel = Callable[..., Path]
-
-
 Folders = Callable[[str], Path]
 """From a kind of checkpoint to its folder."""
+
+
+def save_checkpoint(folder: Path, kind: str) -> Path:
+    """A tiny model with a tokenizer that puts tokens around a text as models of its kind do."""
+    save_model(folder, kind)
+    return save_tokenizer(folder, *AFFIXES[kind])
+
+
+def each_made_once(folder: Path, make: Callable[[Path, str], object]) -> Folders:
+    def get(kind: str) -> Path:
+        if not (folder / kind).exists():
+            make(folder / kind, kind)
+        return folder / kind
+
+    return get
+
 
 CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -115,32 +128,27 @@ CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def causal_checkpoints(folder: Path) -> Folders:
-    """Checkpoints in a folder by kind (one of CAUSAL, or `bootstrap`), each made once."""
+    """Checkpoints in a folder by kind: one of CAUSAL, or `bootstrap`."""
     save_tokenizer(folder / "tokenizer")
 
-    def make(kind: str) -> Path:
+    def make(made: Path, kind: str) -> None:
+        if kind == "bootstrap":
+            return decode(made)
         name, changes = CAUSAL[kind]
-        made = save_model(folder / kind, name, tie_word_embeddings=True, **changes)
+        save_model(made, name, tie_word_embeddings=True, **changes)
         for file in (folder / "tokenizer").iterdir():
             (made / file.name).write_bytes(file.read_bytes())
-        return made
 
-    def decode() -> Path:
+    def decode(made: Path) -> None:
         import numpy as np
 
         from dagster_divorder.models import bootstrap, decoder
         from dagster_divorder.models.checkpoint import embedding_table
 
-        base, made = folder / "base", folder / "bootstrap"
+        base = folder / "base"
         bootstrap.train(TEXTS, base, vocab_size=500, dim=16)
         made.mkdir()
         vocabulary = len(embedding_table(base).weights)
         decoder.make_decoder(base, made, np.ones(vocabulary, np.float32), seed=0)
-        return made
 
-    def get(kind: str) -> Path:
-        if not (folder / kind).exists():
-            decode() if kind == "bootstrap" else make(kind)
-        return folder / kind
-
-    return get
+    return each_made_once(folder, make)

@@ -128,9 +128,6 @@ def test_tool_calls_are_trained_and_their_results_are_not(name: str) -> None:
 
 
 TRACKERS: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
-    # axolotl #3754: the end of Gemma's turns is not its eos_token.
-    "gemma3": ("gemma3", conversation("Q", "A"), ["A<end_of_turn>\n"]),
-    "gemma4": ("gemma4_v5", conversation("Q", "A"), ["A<turn|>\n"]),
     # TRL #6361: a completion that was sampled holds the end of its reasoning alone.
     "raw completion": (
         "qwen3_6",

@@ -165,15 +165,10 @@ def test_several_templates_are_refused(checkpoint: Path) -> None:
         template_in(checkpoint, checkpoint / "gone.jinja")
 
 
-def test_a_token_that_ends_generation_ends_a_turn_though_it_begins_the_next(checkpoint: Path) -> None:
-    jinja = "{% for m in messages %}{{ '<|e|>' if m.role == 'user' else '<|n|>' }}{{ m.content }}{% endfor %}"
-    configure(checkpoint, chat_template=jinja + "{{ '<|n|>' if add_generation_prompt }}")
-    messages = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
-
-    def turns() -> list[str]:
-        rendered = template_in(checkpoint).render(messages)
-        return [rendered.text[first:last] for ((first, last),) in rendered.turns]
-
-    assert turns() == ["a", "a"]
+def test_tokens_that_end_generation_are_those_of_the_tokenizer_and_of_the_configuration(
+    checkpoint: Path,
+) -> None:
+    configure(checkpoint, eos_token="<|n|>")
+    assert describe_chats(checkpoint)["stops"] == ["<|n|>"]
     files(checkpoint, {"generation_config.json": json.dumps({"eos_token_id": [1, 257]})})
-    assert turns() == ["a<|e|>", "a"]
+    assert describe_chats(checkpoint)["stops"] == ["<|e|>", "<|n|>"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dagster_divorder import loss_by_source
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.validation import ALL, EQUAL, SPANS
-from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, save_model, save_tokenizer
-
-Folders = Callable[[str], Path]
-"""From a kind of checkpoint to its folder."""
+from tests.tiny_models import AFFIXES, CONTEXT, EOS, TEXTS, Folders, each_made_once, save_checkpoint
 
 KINDS = ["llama", "gpt2"]
 LONG = " ".join(TEXTS[::5])
@@ -37,18 +33,12 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    folder = tmp_path_factory.mktemp("causal")
+    def make(folder: Path, kind: str) -> None:
+        config = AutoConfig.from_pretrained(save_checkpoint(folder, kind))
+        torch.manual_seed(1)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
-    def get(kind: str) -> Path:
-        if not (folder / kind).exists():
-            save_tokenizer(folder / kind, *AFFIXES[kind])
-            save_model(folder / kind, kind)
-            torch.manual_seed(1)
-            config = AutoConfig.from_pretrained(folder / kind)
-            AutoModelForCausalLM.from_config(config).save_pretrained(folder / kind)
-        return folder / kind
-
-    return get
+    return each_made_once(tmp_path_factory.mktemp("causal"), make)
 
 
 @pytest.fixture(scope="module")

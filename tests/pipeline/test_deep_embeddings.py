@@ -29,7 +29,7 @@ from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import Notes, topic_records, write_jsonl
 from tests.pipeline.runs import Make, over, ran
-from tests.tiny_models import AFFIXES, CONTEXT, save_model, save_tokenizer
+from tests.tiny_models import CONTEXT, save_checkpoint, save_model, save_tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
@@ -39,10 +39,7 @@ STAGE = "deep_embeddings"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    for kind in ("bert", "llama"):
-        save_model(folder / kind, kind)
-        save_tokenizer(folder / kind, *AFFIXES[kind])
-    return {kind: folder / kind for kind in ("bert", "llama")}
+    return {kind: save_checkpoint(folder / kind, kind) for kind in ("bert", "llama")}
 
 
 @pytest.fixture
