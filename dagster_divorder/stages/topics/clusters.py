@@ -91,17 +91,15 @@ def _show_clusters(run: Run, receipt: Receipt) -> Shown:
     named, sizes = load_named(run), cluster_sizes(run)
     labels, distances = run.files("clusters").columns(run.view.fragments, "labels", "distances")
     means = np.bincount(labels, distances.astype(np.float64), len(sizes)) / np.maximum(sizes, 1)
-    rows = [
-        {
-            "cluster": label,
-            "name": named["names"][label],
-            "documents": int(sizes[label]),
-            "share": float(sizes[label] / len(labels)),
-            "mean_distance": float(means[label]),
-            "example": named["examples"][label],
-        }
-        for label in range(min(len(sizes), SHOWN))
-    ]
+    columns = {
+        "cluster": range(min(len(sizes), SHOWN)),
+        "name": named["names"],
+        "documents": sizes.tolist(),
+        "share": (sizes / len(labels)).tolist(),
+        "mean_distance": means.tolist(),
+        "example": named["examples"],
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
     return {"cluster_sizes": Table(rows)}
 
 
