@@ -321,6 +321,15 @@ def topic_chats(per_topic: int = 12) -> list[dict[str, Any]]:
     return chats
 
 
+def load_script(path: Path) -> Any:
+    """A Python file outside of any package, as a module that its dataclasses find by its name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))

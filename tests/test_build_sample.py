@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "data" / "build_sample.py"
+from tests.conftest import load_script
 
-
-def _load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_sample", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-build_sample = _load_script()
+build_sample = load_script(Path(__file__).parents[1] / "data/build_sample.py")
 
 # `collect` lets the parser's warnings through; `build` silences them, which has a test of its own.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -118,10 +105,6 @@ def _records(content: bytes) -> list[dict[str, str]]:
     return [json.loads(line) for line in content.decode("utf-8").splitlines()]
 
 
-def _collect(sources: dict[str, list[Any]], **size: Any) -> list[dict[str, str]]:
-    return _records(b"".join(build_sample.collect(sources, **size).lines))
-
-
 @pytest.fixture(autouse=True)
 def garbage_collection() -> Iterator[None]:
     """`main` switches the collector off for its process; a test that calls it must not do so for all."""
@@ -129,8 +112,9 @@ def garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-def test_everything_is_found_where_nothing_stops_it(sources: dict[str, list[Any]]) -> None:
-    records = _collect(sources, documents=10_000)
+def test_all_text_is_found_where_nothing_stops_it_and_is_clean(sources: dict[str, list[Any]]) -> None:
+    sample = build_sample.collect(sources, documents=10_000)
+    records = _records(b"".join(sample.lines))
     by_source = {name: [r for r in records if r["source"] == name] for name in ("alpha", "bulk", "solo")}
     assert sum(map(len, by_source.values())) == len(records)
     assert [r["path"] for r in by_source["alpha"]] == [
@@ -140,6 +124,10 @@ def test_everything_is_found_where_nothing_stops_it(sources: dict[str, list[Any]
     ]
     assert len(by_source["bulk"]) == 81
     assert [r["path"] for r in by_source["solo"]] == ["solo.py"]
+    texts = [record["text"] for record in records]
+    assert {"Class Outer,\n\n    indented line.", "Café with a coding line."} < {*texts}
+    assert all(text.strip() and not text.startswith((" ", "\n")) for text in texts)
+    assert sample.skipped_files == 3  # broken, latin, null
 
 
 def test_conversations_are_about_the_functions_of_a_file(sources: dict[str, list[Any]]) -> None:
@@ -159,21 +147,14 @@ def test_conversations_are_about_the_functions_of_a_file(sources: dict[str, list
     assert "class Outer" in method
 
 
-def test_text_is_clean(sources: dict[str, list[Any]]) -> None:
-    texts = [record["text"] for record in _collect(sources, documents=10_000)]
-    assert "Class Outer,\n\n    indented line." in texts
-    assert "Café with a coding line." in texts
-    assert all(text.strip() and not text.startswith((" ", "\n")) for text in texts)
-
-
-def test_unreadable_files_are_counted(sources: dict[str, list[Any]]) -> None:
-    assert build_sample.collect(sources, documents=10_000).skipped_files == 3  # broken, latin, null
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("documents", [1, 30, 91])
+@pytest.mark.parametrize("documents", [1, 12, 30, 91])
 def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], documents: int) -> None:
-    assert len(_collect(sources, documents=documents)) == documents
+    """Of several packages in blocks."""
+    lines = build_sample.collect(sources, documents=documents).lines
+    names = [record["source"] for record in _records(b"".join(lines))]
+    assert len(names) == documents and names == sorted(names)
+    assert documents != 12 or {*names} == {"alpha", "bulk"}
 
 
 @pytest.mark.parametrize("max_bytes", [1, 500, 3000])
@@ -181,13 +162,6 @@ def test_it_stops_at_the_bytes_asked_for(sources: dict[str, list[Any]], max_byte
     lines = build_sample.collect(sources, documents=1, max_bytes=max_bytes).lines
     longest = max(map(len, lines))
     assert max_bytes <= sum(map(len, lines)) < max_bytes + longest
-
-
-def test_a_small_sample_has_several_packages_in_blocks(sources: dict[str, list[Any]]) -> None:
-    records = _collect(sources, documents=12)
-    names = [record["source"] for record in records]
-    assert set(names) == {"alpha", "bulk"}
-    assert names == sorted(names)
 
 
 def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path) -> None:

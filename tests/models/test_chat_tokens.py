@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +18,10 @@ from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.chat_templates import BOOTSTRAP, chat_template
 from dagster_divorder.models.chat_tokens import COMPLETION, LAST, TRAINED, ChatEncoder
 from dagster_divorder.models.tokenize import Engine, load_encoder
+from tests.conftest import load_script
 
 pytest.importorskip("trl")
-PATH = Path(__file__).parents[2] / "benchmarks/chats/masks.py"
-
-
-def _masks() -> Any:
-    spec = importlib.util.spec_from_file_location("masks", PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-masks = _masks()
+masks = load_script(Path(__file__).parents[2] / "benchmarks/chats/masks.py")
 CHATS = masks.conversations(12, seed=1)
 MARKED = [name for name in masks.names() if name.endswith("_training")]
 UNMARKED = ("cohere2", "deepseekv3", "gemma3", "llama3", "phi3_5", "qwen2_5", "qwen3", "qwen3_6", "smolvlm")

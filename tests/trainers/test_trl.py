@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dagster_divorder.trainers import TRAINERS, Reading
-from tests.conftest import write_jsonl
+from tests.conftest import load_script, write_jsonl
 from tests.trainers.replay import ascending, global_batches
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -146,17 +144,13 @@ OTHER_TURNS = {"glm4moe", "qwen3"}
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
+def benchmark() -> Any:
     pytest.importorskip("trl")
-    spec = importlib.util.spec_from_file_location("trl_labels", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_labels_are_those_of_trl(name: str, benchmark: ModuleType, tmp_path: Path) -> None:
+def test_labels_are_those_of_trl(name: str, benchmark: Any, tmp_path: Path) -> None:
     row = benchmark.compare(name, tmp_path, benchmark.conversations(12))
     assert row["marks"] == row["completion"] == row["text"] == "12 of 12"
     assert (row["own"] == "12 of 12") == (name not in OTHER_TURNS)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
 from dagster_divorder.write.exports.rows import Options, Rows
+from tests.conftest import load_script
 from tests.trainers.test_trl import QUIET, tokens_and_model
 from tests.write.exports.made import TAG, Folder, masks_of, rows_of, runs_of
 
@@ -74,16 +73,6 @@ def config(path: Path, cache: Path, **different: Any) -> Any:
     )
 
 
-def write_cache(path: Path) -> Callable[[Any, int], None]:
-    """The function of the script beside an export."""
-    spec = importlib.util.spec_from_file_location("megatron_cache", path / "megatron_cache.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Callable[[Any, int], None] = module.write_cache
-    return function
-
-
 @pytest.mark.parametrize(
     ("epochs", "whole", "extra"), [(1, True, True), (3, True, False), (3, False, True), (1, False, False)]
 )
@@ -103,7 +92,7 @@ def test_megatron_reads_every_sequence_in_its_place(
     options = {"add_extra_token_to_sequence": extra, "reset_attention_mask": not whole}
     for samples in {len(rows) * epochs, len(rows) * epochs - 3}:
         settings = config(path, cache, **options)
-        write_cache(path)(settings, samples)
+        load_script(path / "megatron_cache.py").write_cache(settings, samples)
         files = sorted(file.name for file in cache.iterdir())
         data = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, settings).build()[0]
         assert sorted(file.name for file in cache.iterdir()) == files
@@ -120,7 +109,7 @@ def test_megatron_is_refused_what_would_spoil_the_order_or_the_masks(tmp_path: P
     rows = rows_of(LENGTHS, length=LENGTH, method="best_fit")
     path, cache = written("megatron", tmp_path / "export", rows), tmp_path / "cache"
     other = written("megatron", tmp_path / "other", rows)
-    write = write_cache(path)
+    write = load_script(path / "megatron_cache.py").write_cache
     named = str(path / f"train-{TAG}")
     for different, samples, message in [
         ({}, 5, r"samples before the last one are padded.*--reset-attention-mask"),
