@@ -44,10 +44,11 @@ def test_the_package_its_help_and_its_core_load_what_they_need_alone() -> None:
     code = (
         "import dagster_divorder",
         f"import dagster_divorder.cli\n{shown.format('')}",
+        "import dagster_divorder.trainers",
         shown.format("'run', "),
         "import " + ", ".join(core),
     )
-    package, help_of_all, help_of_run, mathematics = modules_after(*code)
+    package, help_of_all, trainers, help_of_run, mathematics = modules_after(*code)
     heavy = {
         "numpy",
         "pandas",
@@ -59,6 +60,7 @@ def test_the_package_its_help_and_its_core_load_what_they_need_alone() -> None:
         "dagster_divorder.settings",
     }
     assert package.isdisjoint(heavy) and help_of_all.isdisjoint(heavy)
+    assert trainers.isdisjoint({"torch", "datasets", "scipy", "pydantic", "dagster"}) and "numpy" in trainers
     # The check can fail: the options of `run` are names of settings, and core computes.
     assert {"pydantic", "dagster_divorder.settings"} <= help_of_run
     assert mathematics.isdisjoint({"dagster", "ray", "torch", "transformers"})

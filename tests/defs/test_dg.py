@@ -1,5 +1,5 @@
-"""The commands of `dg` in a project: what they list and write. They run in this process, which imports Dagster
-once; test_command_line.py starts `dg`."""
+"""The commands of `dg`, the successor of Dagster's command line (which tests/ui runs): what they list and write, in
+this process, which imports Dagster once; and a launch in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from dagster_dg_cli.cli import create_dg_cli
 
 from tests.conftest import topic_records, write_jsonl
+from tests.defs.conftest import run_command
 
 TYPE = "dagster_divorder.DivOrderComponent"
 PYPROJECT = """
@@ -88,3 +89,11 @@ def test_dg_lists_the_component_and_writes_one_that_it_finds_valid(tmp_path: Pat
     assert yaml.safe_load(file.read_text())["attributes"] == attributes
     checked = dg_command("check", "defs")
     assert checked.exit_code == 0, checked.stdout + checked.stderr
+
+
+def test_the_successor_of_the_command_line_launches_assets(config: Path) -> None:
+    root = Path(__file__).parents[2]
+    result = run_command(config, "dg", "launch", "--assets", "raw_docs", "--target-path", str(root))
+    assert result.returncode == 0, result.stderr
+    assert "raw_docs: 120 documents, 120 new" in result.stderr
+    assert "arning" not in result.stdout + result.stderr

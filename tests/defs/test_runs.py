@@ -1,4 +1,4 @@
-"""Runs of our assets: assets downstream, errors, and `divorder run` as a run of Dagster."""
+"""Runs of our assets: errors, the log on a terminal, and `divorder run` as a run of Dagster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
+from dagster_divorder.defs.log import COLUMNS, short_lines
 from tests.conftest import topic_records, write_jsonl
 
 
@@ -40,6 +41,24 @@ def test_an_error_is_a_failure_that_begins_with_its_sentence(
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     said = failure.step_failure_data.user_failure_data
     assert said and str(said.description).startswith("input.id_field: no record has")
+
+
+def test_lines_have_time_and_message_and_fit_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    @dg.asset
+    def words(context) -> None:  # Dagster refuses annotations that are text.
+        context.log.debug("not said")
+        context.log.info("words: " + "some more " * 20)
+        context.log.warning("odd words")
+
+    defs = dg.Definitions(assets=[words], loggers={"console": short_lines})
+    job = defs.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(run_config={"loggers": {"console": {}}}).success
+    lines = capfd.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    said = [line[9:] for line in lines]
+    assert said[0].startswith("INFO words: some more") and said[-1] == "WARNING odd words"
+    assert " ".join(said[:-1]) == "INFO words: " + " ".join(["some more"] * 20)
+    assert {line[:9] for line in lines[1:-1]} == {" " * 9}
 
 
 # divorder run with DAGSTER_HOME --------------------------------------------------------------------------------------

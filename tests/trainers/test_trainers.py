@@ -3,8 +3,6 @@ worse than what is had for less, and what cannot be is refused."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -120,14 +118,6 @@ def test_a_reading_that_cannot_be_is_refused(changed: dict[str, Any], message: s
 def test_a_misspelt_trainer_is_refused_with_what_to_use() -> None:
     with pytest.raises(InputError, match=r"trainer is 'titan'; .*did you mean 'torchtitan'"):
         trainer_named("titan")
-
-
-@pytest.mark.slow
-def test_the_models_load_no_trainer() -> None:
-    code = "import dagster_divorder.trainers, sys; print(*{name.split('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"numpy", "dagster_divorder"} <= set(loaded.stdout.split())
-    assert {"torch", "datasets", "scipy", "pydantic", "dagster"}.isdisjoint(loaded.stdout.split())
 
 
 FEW = st.sampled_from([1, 2, 4])
