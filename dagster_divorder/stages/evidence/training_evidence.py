@@ -277,7 +277,13 @@ class Sequences:
     def packed(self, documents: str, seed: int) -> PackedSequences:
         """The plan's tokens, packed again with the documents in another order. `concat` leaves out an incomplete last
         sequence."""
-        settings, pieces = self.run.settings, _whole_pieces(self.plan)
+        settings, plan = self.run.settings, self.plan
+        at = np.lexsort((plan.start, plan.document))
+        document, start, length = plan.document[at], plan.start[at], plan.length[at]
+        # Adjacent runs of a document are one piece.
+        apart = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
+        first = np.flatnonzero(np.append(True, apart))
+        pieces = Pieces(document[first], start[first], np.add.reduceat(length, first))
         counted, draw = run_counter(self.run, self.stream.record_of)(pieces), settings.seed + seed
         traits = replace(self.stream.traits.take(pieces.document), tokens=pieces.length, counted=counted)
         order = order_documents((traits, draw), settings, documents)
@@ -285,16 +291,6 @@ class Sequences:
         method = own if own == "none" or (settings.has_chats and own == "best_fit") else "concat"
         packed = pack(pieces.take(order), method=method, sequence_length=self.plan.sequence_length, seed=draw)
         return packed.part(0, len(packed) - int(method == "concat" and packed.padding[-1] > 0))
-
-
-def _whole_pieces(plan: PackedSequences) -> Pieces:
-    """The tokens of a plan by document; adjacent runs of a document become one piece."""
-    at = np.lexsort((plan.start, plan.document))
-    document, start, length = plan.document[at], plan.start[at], plan.length[at]
-    begins = np.ones(len(at), bool)
-    begins[1:] = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
-    first = np.flatnonzero(begins)
-    return Pieces(document[first], start[first], np.add.reduceat(length, first) if len(first) else length)
 
 
 def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:

@@ -146,7 +146,15 @@ def _packed_anew(plan: PackedSequences, order: np.ndarray, method: str) -> Packe
 def _measure_diversity(run: Run) -> Made:
     settings, stream = run.settings, load_stream(run)
     traits, count = stream.traits, run_counter(run, stream.record_of)
-    measured = _measure_orders(run, stream, count)
+    shuffles = {name: SHUFFLES if name in SHUFFLED.values() else 1 for name in ORDERS}
+    measured = dict[str, Measures]()
+    with run.progress("measuring orders", sum(shuffles.values()), "orders") as advance:
+        for name, number in shuffles.items():
+            each = []
+            for shuffle in range(number):
+                each.append(load_trained(run, name, shuffle).measures(stream, count, settings.sequence.batch))
+                advance(1)
+            measured[name] = average(each)
     metrics = {name: one.figures for name, one in measured.items()}
     for ours, other in SHUFFLED.items():
         pairs = {
@@ -181,18 +189,6 @@ def _fields_first(settings: Settings) -> list[str]:
     """The balanced traits as people look at them: fields of their records, clusters, what else is computed."""
     computed = built_in(settings)
     return sorted(settings.order.traits, key=lambda trait: (trait in computed, trait != "cluster"))
-
-
-def _measure_orders(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Measures]:
-    count_of = {name: SHUFFLES if name in SHUFFLED.values() else 1 for name in ORDERS}
-    measured: dict[str, list[Measures]] = {name: [] for name in ORDERS}
-    with run.progress("measuring orders", sum(count_of.values()), "orders") as advance:
-        for name, shuffles in count_of.items():
-            for number in range(shuffles):
-                one = load_trained(run, name, number).measures(stream, count, run.settings.sequence.batch)
-                measured[name].append(one)
-                advance(1)
-    return {name: average(figures) for name, figures in measured.items()}
 
 
 def _along_training(run: Run, stream: TrainingStream, count: RunCounter) -> dict[str, Any]:

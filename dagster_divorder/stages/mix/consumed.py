@@ -183,8 +183,15 @@ def _beginning(run: Run, orders: Orders, count: int, wanted: int | None = None) 
     """The first `count` sequences of a plan, and its documents; only those that begin within `wanted` tokens."""
     items = plan_items(run, orders)
     sequences = _sequences(run, orders, count, items)
-    documents = _documents_in_order(run, orders, items) if _packs(orders) else _first_reads(sequences)
-    if _packs(orders) and wanted is not None:
+    if not _packs(orders):
+        # The records in sequences, each copy once, in the order in which they are first read.
+        _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
+        documents = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
+        begins = sequences["indptr"][sequences["stretches"]]
+        documents["stretches"] = np.searchsorted(np.sort(first), begins)
+        return {DOCUMENTS: pack(documents), SEQUENCES: pack(sequences)}
+    documents = _documents_in_order(run, orders, items)
+    if wanted is not None:
         # A record that is gone counts 0 tokens here; `load_frozen` refuses it.
         row = places(documents["id"], run.index("id"))
         lengths = np.where(row < 0, 0, run.column("token_counts", "lengths")[row])
@@ -345,15 +352,6 @@ def _equal(one: np.ndarray, other: np.ndarray) -> int:
     rows = min(len(one), len(other))
     differ = (one[:rows] != other[:rows]).reshape(rows, -1).any(axis=1)
     return int(differ.argmax()) if differ.any() else rows
-
-
-def _first_reads(sequences: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`id` and `copy` of the records in sequences, each copy once, in the order in which they are first read, and their
-    `stretches`."""
-    _, first = np.unique(np.c_[sequences["id"], sequences["copy"]], axis=0, return_index=True)
-    reads = {name: sequences[name][np.sort(first)] for name in ("id", "copy")}
-    begins = sequences["indptr"][sequences["stretches"]]
-    return reads | {"stretches": np.searchsorted(np.sort(first), begins)}
 
 
 def refuse_to_reorder(run: Run, fingerprint: str) -> None:

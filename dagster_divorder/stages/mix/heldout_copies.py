@@ -78,18 +78,17 @@ def heldout_table(run: Run, heldout: Heldout) -> pa.Table:
         }
     )
     table = table.sort_by([("source", "ascending"), ("id", "ascending")])
-    return _as_read(run, table) if run.settings.has_chats else table
-
-
-def _as_read(run: Run, table: pa.Table) -> pa.Table:
-    """The table with the texts that the model reads, and their trained spans."""
+    if not run.settings.has_chats:
+        return table
     from dagster_divorder.models.chat_tokens import as_read
     from dagster_divorder.models.validation import SPANS, TRAINED
 
-    template, place = template_of(run), table.schema.get_field_index("text")
-    read = [
-        as_read(document, template, run.settings.chats.train_on) for document in table["text"].to_pylist()
-    ]
+    template, train_on, place = (
+        template_of(run),
+        run.settings.chats.train_on,
+        table.schema.get_field_index("text"),
+    )
+    read = [as_read(document, template, train_on) for document in table["text"].to_pylist()]
     spans = [[{"first": first, "last": last} for first, last in conversation.spans] for conversation in read]
     texts = pa.array([conversation.text for conversation in read], pa.large_string())
     return table.set_column(place, "text", texts).add_column(place + 1, TRAINED, pa.array(spans, SPANS))

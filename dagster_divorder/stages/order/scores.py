@@ -8,9 +8,6 @@ Memory: some 60 bytes a record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from dagster_divorder.core.order.schedule import token_ranks
@@ -32,22 +29,16 @@ def stream_ranks(run: Run, stream: TrainingStream) -> np.ndarray:
     return run.arrays("scores", "scores")["rank"][stream.record_of]
 
 
-def _numbers(run: Run) -> np.ndarray:
-    """The score of every record, float64 (N,); it may hold infinity."""
-    if name := computed_score(run.settings):
-        return run.column(*COMPUTED[name]).astype(np.float64)
-    name = score_field(run.settings)
-    assert name is not None
-    column = read_fields(run.store, run.view, run.receipt("fields"), name).column(name)
-    return number_column(column, "curriculum.score", name)
-
-
 def _rank_records(run: Run) -> Made:
     settings, traits = run.settings, load_traits(run)
-    name, numbers = settings.curriculum.score, _numbers(run)
-    notes, infinite = [], int(np.isinf(numbers).sum())
-    if infinite:
-        notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
+    name, field = settings.curriculum.score, score_field(settings)
+    if computed := computed_score(settings):
+        numbers = run.column(*COMPUTED[computed]).astype(np.float64)
+    else:
+        assert field is not None
+        column = read_fields(run.store, run.view, run.receipt("fields"), field).column(field)
+        numbers = number_column(column, "curriculum.score", field)
+    infinite = int(np.isinf(numbers).sum())
     numbers = np.where(np.isinf(numbers), np.nan, numbers)
     known = numbers[~np.isnan(numbers)]
     missing = len(numbers) - len(known)
@@ -71,20 +62,16 @@ def _rank_records(run: Run) -> Made:
         "lowest": float(values[0]),
         "highest": float(values[-1]),
     }
-    notes.insert(0, sentence(figures))
+    others = f"; the {missing:,} others are spread evenly" if missing else ""
+    notes = [
+        f"The order follows {name}: {len(known):,} of {len(numbers):,} records have one, from {values[0]:,.5g} to "
+        f"{values[-1]:,.5g}, {len(values):,} different{others}"
+    ]
+    if infinite:
+        notes.append(f"{infinite:,} records have an infinite {name}: these count as missing")
     for note in notes:
         run.progress.note(note)
     return Made({"scores": {"score": numbers, "rank": rank}}, figures={**figures, "notes": notes})
-
-
-def sentence(figures: Mapping[str, Any]) -> str:
-    """The scores in a sentence, from the stage's figures."""
-    missing = f"; the {figures['missing']:,} others are spread evenly" if figures["missing"] else ""
-    return (
-        f"The order follows {figures['score']}: {figures['records'] - figures['missing']:,} of "
-        f"{figures['records']:,} records have one, from {figures['lowest']:,.5g} to {figures['highest']:,.5g}, "
-        f"{figures['distinct']:,} different{missing}"
-    )
 
 
 def _scores_reads(settings: Settings) -> tuple[str, ...]:
