@@ -28,8 +28,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.objects import store_at
-from dagster_divorder.store.reader import Reader
-from dagster_divorder.store.stages import embeddings_file, map_vectors
+from dagster_divorder.store.stages import Reader, embeddings_file, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.view.measures import measures as in_their_order

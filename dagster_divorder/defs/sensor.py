@@ -22,8 +22,8 @@ from dagster_divorder.errors import DivOrderError, InputError, MissingStageError
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import open_run
 from dagster_divorder.store.objects import store_at
-from dagster_divorder.store.reader import Reader
 from dagster_divorder.store.sources import identity
+from dagster_divorder.store.stages import Reader
 from dagster_divorder.store.state import load_state
 from dagster_divorder.view.words import count
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from dagster_divorder.pipeline.graph import OUTPUT
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place
-from dagster_divorder.store.base import Store
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
 from dagster_divorder.store.state import HISTORY, State, TrainingPlan, changing, load_result, load_state
@@ -33,12 +32,8 @@ SAY_WHAT_WAS_READ = (
 )
 
 
-def published_plan(store: Store) -> TrainingPlan | None:
-    """The plan that was published last."""
-    return last_published(load_state(store))
-
-
 def last_published(state: State) -> TrainingPlan | None:
+    """The plan that was published last."""
     return next((plan for plan in reversed(state.plans) if plan.published), None)
 
 

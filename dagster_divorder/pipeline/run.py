@@ -30,7 +30,7 @@ from dagster_divorder.store.disk import DISK_FULL, explain_os_error
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.ids import distinct
 from dagster_divorder.store.objects import store_at
-from dagster_divorder.store.reader import Reader
+from dagster_divorder.store.stages import Reader
 from dagster_divorder.store.state import Receipt, State, changing, load_receipt, load_state, save_receipt
 from dagster_divorder.store.view import View
 from dagster_divorder.write.curated import refuse_foreign_files

@@ -19,7 +19,7 @@ from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.base import STATE
 from dagster_divorder.store.fragments import Fragments
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.reader import Reader
+from dagster_divorder.store.stages import Reader
 from dagster_divorder.store.state import HISTORY, load_state
 from tests.conftest import Notes, topic_records, write_jsonl
 from tests.pipeline.runs import Make, output_bytes, run

@@ -17,12 +17,13 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.forensics import plan_freeze
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.published import published_plan
+from dagster_divorder.pipeline.published import last_published
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output import exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import read_manifest
+from dagster_divorder.store.state import load_state
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.runs import Make, over
 from tests.pipeline.runs import exported_rows as rows
@@ -169,13 +170,13 @@ def test_a_plan_is_published_when_output_and_exports_hold_it(make: Make) -> None
     settings = make()
     compute(settings)
     store = open_run(settings).store
-    assert published_plan(store) is None
+    assert last_published(load_state(store)) is None
     with pytest.raises(InputError, match=r"no plan was published in .*; expected a finished run"):
         plan_freeze(settings, step=1)
     run_all(settings, Silent(), GRAPH.needed(settings, "exports"))
-    assert published_plan(store) is None
+    assert last_published(load_state(store)) is None
     run(settings)
-    plan = published_plan(store)
+    plan = last_published(load_state(store))
     assert plan is not None and plan.fingerprint == plan_of(settings, "parquet")
     assert set(plan.keys) == {
         str(settings.output.path),

@@ -35,7 +35,7 @@ from dagster_divorder.stages.order.packed_sequences import (
 )
 from dagster_divorder.stages.order.sections import each_section
 from dagster_divorder.stages.topics.components import load_space, space_reads
-from dagster_divorder.store.reader import Reader
+from dagster_divorder.store.stages import Reader
 
 AXES = 64
 """Dims of a sequence's mean vector, along random axes, that `balanced` and `f3` balance beside the traits: they spread

@@ -23,7 +23,7 @@ from dagster_divorder.corpus.stored import MAX_DOCUMENTS, contents, sample_texts
 from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import SAMPLE_BYTES
 from dagster_divorder.pipeline.fit import MIN_SHARE_LEFT, SKETCH, Fitted, PinnedFit, another_corpus
-from dagster_divorder.pipeline.published import published_plan
+from dagster_divorder.pipeline.published import last_published
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import content_hash
 from dagster_divorder.settings.places import id_and_revision
@@ -32,7 +32,7 @@ from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows, leaves_out
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.disk import scratch
 from dagster_divorder.store.stages import model_path, read_fit
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt, load_receipt, load_state
 
 if TYPE_CHECKING:
     from dagster_divorder.models.tokenize import Encoder
@@ -265,7 +265,7 @@ def _decided_by(run: Run) -> dict[str, Any]:
     if not run.settings.order.frozen_tokens:
         return {**content, **fit_inputs(run, "base_model")}
     # A trainer has consumed tokens of the published plan, so its base model stays, whatever documents that left out.
-    plan = published_plan(run.store)
+    plan = last_published(load_state(run.store))
     left_out = plan.orders["packed_sequences"].facts.get("left_out") if plan else None
     return {**content, **({"heldout": left_out} if left_out else {})}
 

@@ -17,7 +17,7 @@ from dagster_divorder.corpus.stored import beginnings, first_lines
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.stages.mix.heldout import fit_inputs, fit_rows
-from dagster_divorder.store.reader import Reader
+from dagster_divorder.store.stages import Reader
 
 FILE = "names.json"
 DOCUMENTS, PER_CLUSTER, MAX_DOCUMENTS = 4_000, 4, 1 << 16
