@@ -43,7 +43,7 @@ def make(tmp_path: Path, make_settings: Make) -> Make:
             "exports": {"formats": ("parquet", "megatron"), "path": tmp_path / "exports"},
             "engine": {"workers": 1},
         }
-        return make_settings(**base | sections)
+        return make_settings(**over(base, sections))
 
     return exporting
 
@@ -191,20 +191,11 @@ SET = "set order.frozen_tokens = 0; if one has, `divorder freeze --step N`"
 
 
 @pytest.fixture
-def make_unset(tmp_path: Path, make_settings: Make) -> Make:
+def make_unset(tmp_path: Path, make: Make) -> Make:
     """Settings with a Parquet export that do not say what stays, and a corpus for them."""
     append(tmp_path, 20)
-
-    def exporting(**sections: Any) -> Settings:
-        base: dict[str, Any] = {
-            "order": {"frozen_tokens": None},
-            "sequence": {"length": LENGTH, "batch": 4},
-            "exports": {"formats": ("parquet",), "path": tmp_path / "exports"},
-            "engine": {"workers": 1},
-        }
-        return make_settings(**over(base, sections))
-
-    return exporting
+    unset = {"order": {"frozen_tokens": None}, "exports": {"formats": ("parquet",)}}
+    return lambda **sections: make(**over(unset, sections))
 
 
 def append(folder: Path, per_topic: int) -> None:
