@@ -76,3 +76,11 @@ def meet(files: tuple[str, str]) -> tuple[str, str | None]:
     while not os.path.exists(files[1]):
         os.sched_yield()
     return ray.get_runtime_context().get_node_id(), os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+def fail_in_rank_one(item: str) -> None:
+    import torch.distributed
+
+    if os.environ["RANK"] == "1":
+        raise InputError(f"rank one refuses {item}")
+    torch.distributed.barrier()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import SettingsError
+from dagster_divorder.errors import InputError
 from dagster_divorder.models.embed import NOT_FINITE, Embedder, OutOfMemory, load
 from dagster_divorder.models.spec import read_spec
 from dagster_divorder.models.tensor_parallel import Group
@@ -28,6 +28,7 @@ from dagster_divorder.store.stages import StageFiles, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
 from tests.conftest import Notes, topic_records, write_jsonl
+from tests.engine.work import fail_in_rank_one
 from tests.pipeline.runs import Make, over, ran
 from tests.tiny_models import CONTEXT, save_checkpoint, save_model, save_tokenizer
 
@@ -164,14 +165,6 @@ def test_documents_without_a_finite_vector_are_named(
     assert notes.said[-1].endswith(": doc-3, doc-25")
 
 
-def fail_in_rank_one(item: str) -> None:
-    import os
-
-    if os.environ["RANK"] == "1":
-        raise SettingsError(f"rank one refuses {item}")
-    torch.distributed.barrier()
-
-
 def test_two_processes_share_a_model(
     corpus: Path,
     make_settings: Make,
@@ -187,7 +180,7 @@ def test_two_processes_share_a_model(
     assert run(alone).version == shared.version
     np.testing.assert_allclose(stored(settings), stored(alone), atol=1e-5)
     (group,) = deep_embeddings._groups.values()
-    with pytest.raises(SettingsError, match="rank one refuses the item") as caught:
+    with pytest.raises(InputError, match="rank one refuses the item") as caught:
         group(lambda limit: fail_in_rank_one, "the item")
     assert "in rank 1" in caught.value.__notes__[0]
     assert not group._ranks, "after an error they start again"
