@@ -114,20 +114,22 @@ def _order_sequences(run: Run) -> Made:
     bounds = load_bounds(run)[0].tolist()
     # Of one epoch the order of what stays is given.
     given = bounds[1] if frozen and settings.sequence.epochs == 1 else 0
-    sums = None
+    sums, orders = None, [np.arange(given)[np.newaxis]] if given else []
     if vectors_are_balanced(settings):
         sums = vector_sums(run, packed.part(given, len(packed)))
     full = np.minimum(bounds, len(packed) - not_full).tolist()
 
     def section(number: int) -> tuple[Items, bool, int]:
+        number += bool(given)
         begin, end = bounds[number : number + 2]
         own = items.part(begin, end)
-        if sums is not None and end > max(begin, given):
+        if sums is not None and end > begin:
             own = with_coordinates(own, packed.part(begin, end), sums[begin - given : end - given])
         own, made = own.part(0, full[number + 1] - begin), number - (frozen > 0)
         return own, made < 0, section_seed(settings.seed, max(made, 0))
 
-    orders = list(each_section(run, partial(order_sequences, settings=settings), len(bounds) - 1, section))
+    count = len(bounds) - 1 - len(orders)
+    orders += each_section(run, partial(order_sequences, settings=settings), count, section)
     orders = [begin + order for begin, order in zip(bounds, orders, strict=False)]
     ordered = np.concatenate(orders, axis=1)
     ordered = np.pad(ordered, ((0, 0), (0, int(not_full))), constant_values=len(packed) - 1)
