@@ -207,19 +207,18 @@ def verdict(orders: Mapping[str, Comparison], name: str, reference: str) -> list
         ", ".join(f"{order} {_signed(orders[order][figure]['value']['mean'], form)}" for order in shown)
         for figure, form in ((JUMP, "+.3f"), (SPIKE_SIZE, ".2f"))
     )
-    seen = [order for order in shown if is_seam(orders[order])]
+    # Beyond noise the loss jumps by more than with shuffled sequences, or the gradient reaches SEEN times its median.
+    seen = [
+        order
+        for order in shown
+        if (orders[order][JUMP]["less shuffled"]["low"] or 0) > 0
+        or (orders[order][SPIKE_SIZE]["value"]["mean"] or 0) >= SEEN
+    ]
     return [
         sentence,
         f"At the seam of the epochs the loss jumps by {jumps}, and the gradient is {spikes} times its median: a seam "
         f"is seen in {' and '.join(seen) or 'none'}.",
     ]
-
-
-def is_seam(order: Comparison) -> bool:
-    """Whether, beyond noise, the loss jumps at the seam by more than with shuffled sequences, or the gradient reaches
-    SEEN times its median."""
-    low, spike = order[JUMP]["less shuffled"]["low"], order[SPIKE_SIZE]["value"]["mean"]
-    return (low is not None and low > 0) or (spike is not None and spike >= SEEN)
 
 
 def sensitivity(differences: ArrayLike, tokens: int) -> str:

@@ -56,7 +56,7 @@ from dagster_divorder.view.words import count, fixed
 from dagster_divorder.write.exports.rows import Rows
 
 if TYPE_CHECKING:
-    from dagster_divorder.models.training import Heldout, Task
+    from dagster_divorder.models.training import Task
 
 STAGE = "training_evidence"
 COLUMNS = ("order", "seed", "learning_rate", "epoch", "source", "loss")
@@ -299,47 +299,40 @@ def make_task(run: Run, sequences: Sequences, notes: list[str]) -> Task:
     Raises:
         InputError: no document is held out.
     """
+    from dagster_divorder.models.chat_tokens import encode_trained
     from dagster_divorder.models.spec import find_device
-    from dagster_divorder.models.training import Task, token_classes
+    from dagster_divorder.models.tokenize import load_reference
+    from dagster_divorder.models.training import Heldout, Task, token_classes
 
-    vocabulary = run.receipt("base_model").facts["vocabulary"]
+    base, vocabulary = load_base_model(run), run.receipt("base_model").facts["vocabulary"]
     tokens = sequences.tokens(sequences.plan, np.arange(len(sequences.plan)))
     if run.settings.has_chats:
         share = tokens["counts"].sum() / sequences.plan.length.sum()
         notes.append(f"losses are of the tokens that are trained on, {share:.0%} of those that are read")
     classes = token_classes(np.bincount(tokens["ids"].ravel(), minlength=vocabulary))
-    return Task(
-        classes=classes,
-        batch=sequences.batch,
-        device=call_on_a_worker(run, find_device),
-        heldout=_heldout_texts(run, classes, sequences.rows * sequences.plan.sequence_length),
-    )
-
-
-def _heldout_texts(run: Run, classes: np.ndarray, tokens: int) -> Heldout:
-    """Some held-out documents of every source. classes: of token ids. tokens: of an epoch."""
-    from dagster_divorder.models.chat_tokens import encode_trained
-    from dagster_divorder.models.tokenize import load_reference
-    from dagster_divorder.models.training import Heldout
-
     table = heldout_table(run, load_heldout(run)).to_pydict()
     if not table["text"]:
         raise InputError(
             "no document of the corpus is held out; expected some to validate on: raise heldout.documents"
         )
-    base = load_base_model(run)
     if run.settings.has_chats:
         spans = [[(span["first"], span["last"]) for span in of] for of in table["trained"]]
         ids, lengths, counts = encode_trained(table["text"], spans, load_reference(base.directory))
     else:
         ids, lengths = base.encoder().encode(table["text"])
         counts = np.ones(len(ids), bool)
+    # Some documents of every source.
     sources, first, source = np.unique(table["source"], return_index=True, return_inverse=True)
-    ends = np.cumsum(lengths)
-    kept = ends - (ends - lengths)[first][source] <= HELD_OUT_SHARE * tokens / len(sources)
+    ends, tokens_an_epoch = np.cumsum(lengths), sequences.rows * sequences.plan.sequence_length
+    kept = ends - (ends - lengths)[first][source] <= HELD_OUT_SHARE * tokens_an_epoch / len(sources)
     kept[first] = True
     inside = np.repeat(kept, lengths)
-    return Heldout(sources.tolist(), source[kept], classes[ids[inside]], lengths[kept], counts[inside])
+    return Task(
+        classes=classes,
+        batch=sequences.batch,
+        device=call_on_a_worker(run, find_device),
+        heldout=Heldout(sources.tolist(), source[kept], classes[ids[inside]], lengths[kept], counts[inside]),
+    )
 
 
 def evidence_tables(summary: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:

@@ -13,7 +13,7 @@ was read. `quotas` float64 (K, S): the tokens of each value in each phase that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,12 @@ def load_sources(run: Run) -> list[dict[str, Any]]:
 
 def _plan_repeats(run: Run) -> Made:
     trait, traits = run.settings.mixed_trait, load_traits(run)
-    barred = dict(_barred(run))
+    # Reason -> the records that it keeps out of training, bool (N,), the first reason of a record first.
+    barred = {"held out": load_heldout(run).removed} if run.settings.holds_out else {}
+    if run.settings.selects:
+        barred["not selected"] = ~load_selected(run)
+    barred["cut"] = np.zeros(len(run.view), bool)
+    barred["cut"][find_records(run, run.settings.order.cut)] = True
     training = np.flatnonzero(~np.logical_or.reduce([*barred.values()]))
     trained, names = traits.take(training), traits.names[trait]
     codes, tokens = trained.codes[trait], trained.counted
@@ -186,17 +191,6 @@ def _draws(run: Run) -> np.ndarray:
     number[by_id] = copy_number(copies[by_id])
     ids = run.index("text")[:, 0] + number.astype(np.uint64) * ODD
     return drawn(ids, run.settings.seed, 2)
-
-
-def _barred(run: Run) -> Iterator[tuple[str, np.ndarray]]:
-    """(reason, the records that it keeps out of training, bool (N,)), the first reason of a record first."""
-    if run.settings.holds_out:
-        yield "held out", load_heldout(run).removed
-    if run.settings.selects:
-        yield "not selected", ~load_selected(run)
-    cut = np.zeros(len(run.view), bool)
-    cut[find_records(run, run.settings.order.cut)] = True
-    yield "cut", cut
 
 
 REPEATS: WholeCorpus = WholeCorpus(

@@ -58,6 +58,11 @@ def _read(run: Run) -> _Read:
     return run.memo["read"]
 
 
+def _named(run: Run) -> dict[str, Any]:
+    read = _read(run)
+    return {"dim": read.file.dims, "vectors": read.name}
+
+
 def _name(run: Run, file: VectorFile, source: np.ndarray) -> tuple[str, str]:
     """(name of the vectors with these hashes, why the file was read): the last run's name if no known document has
     another vector under it; else a hash."""
@@ -136,17 +141,6 @@ def _scan(run: Run, file: VectorFile) -> np.ndarray:
     return np.concatenate(hashes)[run.copies]
 
 
-def _figures(run: Run) -> dict[str, Any]:
-    file, _, _, why = _read(run)
-    return {
-        "path": str(file.path),
-        "dim": file.dims,
-        "dtype": str(file.dtype),
-        "rows": file.rows,
-        "read": why,
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFile:
     """A file of `rows` vectors of `dims` numbers."""
@@ -222,10 +216,16 @@ EXTERNAL_EMBEDDINGS = PerDocument(
     doing="storing vectors",
     # A file that is missing, truncated or of another kind is refused before the corpus is read.
     check=lambda run: open_vectors(run.settings.embedding.path),
-    decided_by=lambda run: {"dim": _read(run).file.dims, "vectors": _read(run).name},
+    decided_by=_named,
     compute=_take_from,
     by_text=True,
     needs=lambda run, fragments: {"workers": 1},  # which sees the file
-    facts=lambda run: {"dim": _read(run).file.dims, "vectors": _read(run).name},
-    figures_now=_figures,
+    facts=_named,
+    figures_now=lambda run: {
+        "path": str(_read(run).file.path),
+        "dim": _read(run).file.dims,
+        "dtype": str(_read(run).file.dtype),
+        "rows": _read(run).file.rows,
+        "read": _read(run).why,
+    },
 )
