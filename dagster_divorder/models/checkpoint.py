@@ -76,52 +76,42 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         InputError: `base` is neither a directory nor an id that can be reached; there is no tokenizer.json or no
             safetensors file; or a shard is missing and all weights are wanted.
     """
-    import huggingface_hub
-
     directory = Path(os.path.expanduser(base))  # `Path.expanduser` raises for a user without a home
-    if directory.is_dir():
-        _refuse_incomplete(directory)
-        if weights == "all":
-            weight_files(directory)
-        return directory
-    name, revision = id_and_revision(base)
-    if directory.is_file() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
-        fault = "it is a file" if directory.is_file() else "there is no such directory"
-        raise InputError(
-            f"{setting} is {base!r}: {fault}; expected the folder of a Hugging Face checkpoint, with {TOKENIZER} and "
-            "weights as safetensors, or a Hugging Face id"
-        )
-
-    def fetch(revision: str | None, *patterns: str) -> Path:
-        """The snapshot with the files of these names that the repository (or, offline, the cache) has."""
-        try:
-            return Path(
-                huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(patterns))
-            )
-        except Exception as error:
-            at = f" at {revision!r}" if revision else ""
+    if not directory.is_dir():
+        name, revision = id_and_revision(base)
+        if directory.is_file() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+            fault = "it is a file" if directory.is_file() else "there is no such directory"
             raise InputError(
-                f"{setting} is {name!r}{at}: no such directory, and neither the Hugging Face Hub nor the local cache "
-                f"gives it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE "
-                "forbids it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name "
-                "a directory"
-            ) from error
-
-    directory = fetch(revision, *(pattern for pattern in READ if not pattern.endswith("safetensors")))
-    # The commit, even if the repository changes meanwhile.
-    if (directory / INDEX).is_file():
-        files = weight_map(directory)
-        keys = files if weights == "all" else [_choose(files, directory)]
-        fetch(directory.name, *(files[key] for key in keys))
-        if missing := [key for key in keys if not (directory / files[key]).is_file()]:
-            raise InputError(
-                f"{name}: its index places {missing[0]} in {files[missing[0]]}, which cannot be fetched; check the "
-                "network"
+                f"{setting} is {base!r}: {fault}; expected the folder of a Hugging Face checkpoint, with {TOKENIZER} "
+                "and weights as safetensors, or a Hugging Face id"
             )
-    else:
-        fetch(directory.name, WEIGHTS)
+        patterns = [pattern for pattern in READ if not pattern.endswith("safetensors")]
+        directory = _fetch(name, revision, patterns, setting)
+        files = [WEIGHTS]
+        if (directory / INDEX).is_file():
+            places = weight_map(directory)
+            files = [*places.values()] if weights == "all" else [places[_choose(places, directory)]]
+        # The commit, even if the repository changes meanwhile.
+        _fetch(name, directory.name, files, setting)
     _refuse_incomplete(directory)
+    if weights == "all":
+        weight_files(directory)
     return directory
+
+
+def _fetch(name: str, revision: str | None, patterns: list[str], setting: str) -> Path:
+    """The snapshot with the files of these names that the repository (or, offline, the cache) has."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except Exception as error:
+        at = f" at {revision!r}" if revision else ""
+        raise InputError(
+            f"{setting} is {name!r}{at}: no such directory, and neither the Hugging Face Hub nor the local cache gives "
+            f"it ({type(error).__name__}: {first_line(error)}); check the id and the network (HF_HUB_OFFLINE forbids "
+            "it), log in for a gated model, see that the Hub's cache (HF_HOME) can be written to, or name a directory"
+        ) from error
 
 
 def _refuse_incomplete(directory: Path) -> None:
