@@ -16,7 +16,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.topics import cluster_map
 from dagster_divorder.stages.topics import cluster_names as module
-from dagster_divorder.stages.topics.cluster_map import ClusterMap, load_map
+from dagster_divorder.stages.topics.cluster_map import load_map
 from dagster_divorder.stages.topics.cluster_names import load_named, load_names
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
@@ -123,13 +123,13 @@ class Corpus:
         self.receipts = run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))
         return self.receipts["cluster_map"]
 
-    def shown(self) -> ClusterMap:
+    def shown(self) -> dict[str, np.ndarray]:
         return load_map(open_run(self.settings))
 
     def places(self) -> dict[tuple[int, int], bytes]:
         """By id, the place of each document on the map."""
         shown = self.shown()
-        return {tuple(i): xy.tobytes() for i, xy in zip(shown.ids.tolist(), shown.xy, strict=True)}
+        return {tuple(i): xy.tobytes() for i, xy in zip(shown["ids"].tolist(), shown["xy"], strict=True)}
 
     def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Ids and clusters of all documents, by rising id."""
@@ -149,14 +149,14 @@ def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
     receipt = corpus.run(RECORDS)
     ids, labels = corpus.documents()
     shown = corpus.shown()
-    assert [tuple(i) for i in shown.ids.tolist()] == ids and len(ids) == 80
-    assert np.array_equal(shown.labels, labels)
-    assert np.isfinite(shown.xy).all()
+    assert [tuple(i) for i in shown["ids"].tolist()] == ids and len(ids) == 80
+    assert np.array_equal(shown["labels"], labels)
+    assert np.isfinite(shown["xy"]).all()
     assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
     assert receipt.figures["fitted"] == "first run on this store"
     table = pq.read_table(corpus.store.local(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
-    assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown.xy.tolist()]
+    assert [(row["x"], row["y"]) for row in table] == [tuple(xy) for xy in shown["xy"].tolist()]
     names = load_names(open_run(corpus.settings))
     assert [(row["cluster"], row["name"]) for row in table] == [(c, names[c]) for c in labels]
     assert corpus.store.read_verified(receipt.files["picture"]).startswith(b"\x89PNG")
@@ -182,4 +182,4 @@ def test_documents_keep_their_places_until_a_fifth_has_changed(
 
 def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
     corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
-    assert len(corpus.places()) == 83 and np.isfinite(corpus.shown().xy).all()
+    assert len(corpus.places()) == 83 and np.isfinite(corpus.shown()["xy"]).all()

@@ -12,7 +12,6 @@ not weighed), selected, reason. `choices`, Parquet, a row per way to choose, wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from dagster_divorder.stages.text.loss_mask import counted_tokens
 from dagster_divorder.store.arrays import pack_parquet, unpack_parquet
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.stages import map_vectors
-from dagster_divorder.store.view import View
 
 REASONS = (
     "selected",
@@ -62,24 +60,34 @@ VECTORS = "gradient_embeddings"
 """The stage whose vectors a selection compares."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    """The candidates. rows: their positions, int64 (n,). For each record: counted tokens int64 (N,); reasons int8 (N,),
-    indices in REASONS. budget: tokens of the candidates, without what is consumed."""
+def _reasons(run: Run, vectors: np.ndarray) -> np.ndarray:
+    """Index in REASONS of each record, int8 (N,): LOWER for the candidates."""
+    from dagster_divorder.core.measure.vendi import each_block
 
-    vectors: np.ndarray
-    rows: np.ndarray
-    tokens: np.ndarray
-    reasons: np.ndarray
-    budget: int
+    every = np.arange(len(run.view))
+    has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
+    consumed = consumed_record_mask(run)
+    copies = run.copies
+    taken = np.zeros(len(every), bool)
+    taken[copies[consumed]] = True
+    reasons = np.full(len(every), LOWER, np.int8)
+    reasons[~np.concatenate(list(has_vector))] = NO_VECTOR
+    reasons[(copies != every) | taken[copies]] = COPY
+    if run.settings.holds_out:
+        reasons[load_heldout(run).removed] = HELD_OUT
+    reasons[consumed] = CONSUMED
+    return reasons
 
 
-def _pool(run: Run) -> _Pool:
-    view, asked = run.view, run.settings.selection.tokens
+def _select_subset(run: Run) -> Made:
+    from dagster_divorder.core.measure.vendi import gram, vendi
+    from dagster_divorder.core.mix.selection import choose, semdedup, spokes
+
+    settings, asked = run.settings.selection, run.settings.selection.tokens
     assert asked is not None
-    vectors = map_vectors(run.store, view, run.receipt(VECTORS))
+    vectors = map_vectors(run.store, run.view, run.receipt(VECTORS))
     tokens = counted_tokens(run).astype(np.int64)
-    reasons = _reasons(run, view, vectors)
+    reasons = _reasons(run, vectors)
     rows = np.flatnonzero(reasons == LOWER)
     spent = int(tokens[reasons == CONSUMED].sum())
     available, fault = spent + int(tokens[rows].sum()), ""
@@ -97,78 +105,51 @@ def _pool(run: Run) -> _Pool:
         )
     if fault:
         raise InputError(f"selection.tokens is {asked:,}, and {fault} selection.tokens")
-    return _Pool(vectors, rows, tokens, reasons, asked - spent)
-
-
-def _reasons(run: Run, view: View, vectors: np.ndarray) -> np.ndarray:
-    """Index in REASONS of each record, int8 (N,): LOWER for the candidates."""
-    from dagster_divorder.core.measure.vendi import each_block
-
-    every = np.arange(len(view))
-    has_vector = each_block(vectors, every, lambda part, block: np.einsum("nd,nd->n", block, block) > 0.5)
-    consumed = consumed_record_mask(run)
-    copies = run.copies
-    taken = np.zeros(len(view), bool)
-    taken[copies[consumed]] = True
-    reasons = np.full(len(view), LOWER, np.int8)
-    reasons[~np.concatenate(list(has_vector))] = NO_VECTOR
-    reasons[(copies != every) | taken[copies]] = COPY
-    if run.settings.holds_out:
-        reasons[load_heldout(run).removed] = HELD_OUT
-    reasons[consumed] = CONSUMED
-    return reasons
-
-
-def _select_subset(run: Run) -> Made:
-    from dagster_divorder.core.measure.vendi import gram, vendi
-    from dagster_divorder.core.mix.selection import choose, semdedup, spokes
-
-    settings, pool = run.settings.selection, _pool(run)
-    if not len(pool.rows):
+    if not len(rows):
         raise InputError(
-            f"selection.method: none of {len(pool.reasons):,} records has a gradient; expected at least one to choose "
+            f"selection.method: none of {len(reasons):,} records has a gradient; expected at least one to choose "
             "from: set deep.model to a model that knows the words of the texts"
         )
-    rows, method = pool.rows, settings.method
+    method = settings.method
     # From a text's id and the seed, so that appends change no record's number.
     ids = run.index("text")[rows, 0]
     scores: dict[str, np.ndarray] = {"random": drawn(ids, run.settings.seed, 3) / 2.0**64}
     figures: dict[str, Any] = {}
     if method == "semdedup":
-        scores["semdedup"] = semdedup(pool.vectors, rows, seed=run.settings.seed)
+        scores["semdedup"] = semdedup(vectors, rows, seed=run.settings.seed)
     elif method == "spokes":
-        optimum = spokes(pool.vectors, rows)
+        optimum = spokes(vectors, rows)
         scores["spokes"], figures["steps"] = optimum.weights, len(optimum.objective) - 1
-    chosen = {name: choose(score, pool.tokens[rows], pool.budget) for name, score in scores.items()}
+    chosen = {name: choose(score, tokens[rows], asked - spent) for name, score in scores.items()}
     choices = {"all": np.ones(len(rows), bool), **chosen}
     table = [
         {
             "choice": name,
             "documents": len(taken),
-            "tokens": int(pool.tokens[taken].sum()),
-            "mean tokens": float(pool.tokens[taken].mean()) if len(taken) else None,
-            "vendi": round(vendi(gram(pool.vectors, taken)), 4),
+            "tokens": int(tokens[taken].sum()),
+            "mean tokens": float(tokens[taken].mean()) if len(taken) else None,
+            "vendi": round(vendi(gram(vectors, taken)), 4),
             "used": name == method,
         }
         for name, mask in choices.items()
         for taken in [rows[mask]]
     ]
-    pool.reasons[rows[chosen[method]]] = SELECTED
-    selected = pool.reasons <= CONSUMED
+    reasons[rows[chosen[method]]] = SELECTED
+    selected = reasons <= CONSUMED
     weight = np.zeros(len(selected))
     weight[rows] = scores[method]
     selection = {
         "record_id": pa.array(hex_ids(run.index("id")), pa.string()),
         "weight": weight,
         "selected": selected,
-        "reason": pa.DictionaryArray.from_arrays(pa.array(pool.reasons), REASONS),
+        "reason": pa.DictionaryArray.from_arrays(pa.array(reasons), REASONS),
     }
     scored = {row["choice"]: row["vendi"] for row in table}
-    numbers = np.bincount(pool.reasons, minlength=len(REASONS)).tolist()
+    numbers = np.bincount(reasons, minlength=len(REASONS)).tolist()
     figures |= {
         "method": method,
         "selected_records": int(selected.sum()),
-        "selected_tokens": int(pool.tokens[selected].sum()),
+        "selected_tokens": int(tokens[selected].sum()),
         "vendi_all": scored["all"],
         "vendi_selected": scored[method],
         "vendi_random": scored["random"],

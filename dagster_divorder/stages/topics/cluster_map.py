@@ -7,7 +7,6 @@ places until a fifth of the corpus has changed. Deleted documents leave the map.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,18 +29,9 @@ DOCUMENTS = 10_000
 ARRAYS = "map.safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterMap:
-    """Documents on a map: ids uint64 (n, 2), places xy float32 (n, 2), clusters labels int32 (n,)."""
-
-    ids: np.ndarray
-    xy: np.ndarray
-    labels: np.ndarray
-
-
-def load_map(run: Run) -> ClusterMap:
-    """The documents on the map."""
-    return ClusterMap(**run.arrays("cluster_map", "places"))
+def load_map(run: Run) -> dict[str, np.ndarray]:
+    """Documents on the map: `ids` uint64 (n, 2), places `xy` float32 (n, 2), clusters `labels` int32 (n,)."""
+    return run.arrays("cluster_map", "places")
 
 
 def _fit_map(run: Run) -> Mapping[str, bytes]:
@@ -59,13 +49,13 @@ def _map_clusters(run: Run) -> Made:
     at = places(fitted["ids"], run.index("text")[first])
     left = at >= 0
     labels = run.column("clusters", "labels")[first[at[left]]]
-    shown = ClusterMap(fitted["ids"][left], fitted["xy"][left], labels)
+    shown = {"ids": fitted["ids"][left], "xy": fitted["xy"][left], "labels": labels}
     documents, on_map = len(first), len(labels)
     which = "all of them" if on_map == documents else f"{on_map:,} of them"
     table = {
-        "doc_id": text_array(hex_ids(shown.ids)),
-        "x": plain_array(shown.xy[:, 0]),
-        "y": plain_array(shown.xy[:, 1]),
+        "doc_id": text_array(hex_ids(shown["ids"])),
+        "x": plain_array(shown["xy"][:, 0]),
+        "y": plain_array(shown["xy"][:, 1]),
         "cluster": plain_array(labels),
         "name": pa.DictionaryArray.from_arrays(plain_array(labels), text_array(names)),
     }
@@ -74,12 +64,12 @@ def _map_clusters(run: Run) -> Made:
         f"Map (UMAP) of {which}: like ones lie near each other; distances between groups mean little",
         names,
         sizes,
-        shown.xy,
+        shown["xy"],
         labels,
     )
     files: dict[str, Any] = {
         "picture": File(picture, "png"),
-        "places": asdict(shown),
+        "places": shown,
         "map": File(pack_parquet(pa.table(table)), "parquet"),
     }
     figures = {"k": len(names), "of_documents": documents, "on_map": on_map}
