@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pickle
 import shutil
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -362,20 +363,54 @@ def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
 
 
+def over(base: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
+    """Sections of settings with others laid over them."""
+    return base | {
+        name: {**base.get(name, {}), **of} if isinstance(of, dict) else of for name, of in sections.items()
+    }
+
+
+def as_toml(table: Mapping[str, Any], name: str = "") -> str:
+    """Settings as a file has them. name: of the section that they are."""
+    inner = name.strip("[]") + "." if name else ""
+    blocks = {
+        key: value
+        for key, value in table.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lines = [f"[{name}]"] if name else []
+    lines += [f"{key} = {json.dumps(table[key])}" for key in table if key not in blocks | tables]
+    lines += [as_toml(value, f"{inner}{key}") for key, value in tables.items()]
+    lines += [as_toml(block, f"[{inner}{key}]") for key in blocks for block in blocks[key]]
+    return "\n".join(lines)
+
+
+SMALL: dict[str, Any] = {
+    "input": {"paths": ["docs.jsonl"]},
+    "store": {"path": "store"},
+    "output": {"path": "curated", "sidecars": ()},
+    "advanced": {"vocab_size": 512, "token_dims": 16},
+    "clusters": {"k": 4},
+    "sequence": {"length": 128, "batch": 4},
+}
+"""Settings for a small corpus."""
+
+
+def small_toml(**sections: Any) -> str:
+    """A settings file for a small corpus beside it; sections given as keyword arguments are merged in."""
+    return as_toml(over(SMALL, sections)) + "\n"
+
+
 def small_settings(folder: Path, **sections: Any) -> Settings:
-    """Settings for a small corpus in a folder; sections given as keyword arguments are merged in."""
-    made: dict[str, Any] = {
+    """The same as settings, for a corpus in a folder."""
+    here = {
         "input": {"paths": [str(folder / "docs.jsonl")]},
         "store": {"path": folder / "store"},
-        "output": {"path": folder / "curated", "sidecars": ()},
-        "advanced": {"vocab_size": 512, "token_dims": 16},
-        "clusters": {"k": 4},
+        "output": {"path": folder / "curated"},
         "order": {"frozen_tokens": 0},
-        "sequence": {"length": 128, "batch": 4},
     }
-    for name, section in sections.items():
-        made[name] = {**made.get(name, {}), **section} if isinstance(section, dict) else section
-    return Settings(**made)
+    return Settings(**over(over(SMALL, here), sections))
 
 
 @pytest.fixture

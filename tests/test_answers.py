@@ -14,7 +14,7 @@ import pytest
 
 from dagster_divorder.cli import GROUPS, main
 from dagster_divorder.view.answer import UNLIMITED, TextTable, as_text
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/json.md").read_text()
 
@@ -69,10 +69,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("answers")
     records = topic_records(20)
     write_jsonl(folder / "docs.jsonl", [*records, records[0]])
+    exports = {"formats": ["parquet"], "trainer": "hf-trainer"}
     (folder / "divorder.toml").write_text(
-        '[input]\npaths = ["docs.jsonl"]\n[advanced]\nvocab_size = 512\ntoken_dims = 16\n[clusters]\nk = 4\n'
-        "[sequence]\nlength = 64\nbatch = 4\n[output]\nsidecars = []\n[exports]\n"
-        'formats = ["parquet"]\ntrainer = "hf-trainer"\n'
+        small_toml(store={"path": "data/store"}, sequence={"length": 64}, exports=exports)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

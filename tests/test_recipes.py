@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gzip
-import json
 import re
 import shutil
 import tomllib
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder.cli import main
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import as_toml, topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/recipes.md").read_text()
 RECIPES = {
@@ -63,21 +62,6 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def toml(table: Mapping[str, Any], name: str = "") -> str:
-    inner = name.strip("[]") + "." if name else ""
-    blocks = {
-        key: value
-        for key, value in table.items()
-        if isinstance(value, list) and value and isinstance(value[0], dict)
-    }
-    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
-    lines = [f"[{name}]"] if name else []
-    lines += [f"{key} = {json.dumps(table[key])}" for key in table if key not in blocks | tables]
-    lines += [toml(value, f"{inner}{key}") for key, value in tables.items()]
-    lines += [toml(block, f"[{inner}{key}]") for key in blocks for block in blocks[key]]
-    return "\n".join(lines)
-
-
 def write_corpus(folder: Path) -> None:
     """Records of every field that a recipe names, vectors by their ids, and the folders of several inputs."""
     records = topic_records(40)
@@ -101,7 +85,7 @@ pytestmark = pytest.mark.slow
 
 def made(folder: Path, *tables: Mapping[str, Any]) -> dict[str, bytes]:
     """What a run under some settings writes in the current folder, by name."""
-    (folder / "divorder.toml").write_text(toml(merged(*tables)))
+    (folder / "divorder.toml").write_text(as_toml(merged(*tables)))
     assert main(["run"]) == 0
     files = [path for path in (folder / "divorder").glob("[ce]*/**/*") if path.suffix != ".json"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}

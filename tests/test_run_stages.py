@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,13 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, write_jsonl
 
-CHOOSING = '[selection]\nmethod = "random"\ntokens = 600\n'
-TOML = """seed = 1
-[input]
-paths = ["docs \u6d77.jsonl"]
-source_field = "source"
-[advanced]
-vocab_size = 512
-token_dims = 16
-[clusters]
-k = 4
-[sequence]
-length = 128
-batch = 4
-[store]
-path = "a store"
-[output]
-path = "curated"
-sidecars = []
-"""
+TOML = partial(
+    small_toml,
+    input={"paths": ["docs \u6d77.jsonl"], "source_field": "source"},
+    store={"path": "a store"},
+)
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -57,19 +44,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Answers a command in JSON, under these settings."""
 
-    def ask(*command: str, toml: str = TOML) -> dict[str, Any]:
-        (folder / "divorder.toml").write_text(toml, encoding="utf-8")
+    def ask(*command: str, **sections: Any) -> dict[str, Any]:
+        (folder / "divorder.toml").write_text(TOML(**sections), encoding="utf-8")
         assert main([*command, "--json"]) == 0, capsys.readouterr().err
         return orjson.loads(capsys.readouterr().out)
 
     return ask
 
 
-STAGES = {
-    "k_calibration": "[clusters]\nk = [2, 4]\n",
-    "cluster_map": "",
-    "diversity_metrics": "",
-    "subset_selection": CHOOSING,
+STAGES: dict[str, dict[str, Any]] = {
+    "k_calibration": {"clusters": {"k": [2, 4]}},
+    "cluster_map": {},
+    "diversity_metrics": {},
+    "subset_selection": {"selection": {"method": "random", "tokens": 600}},
 }
 """Stage -> the settings that it is for."""
 
@@ -79,9 +66,7 @@ STAGES = {
 def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
     stage: str, ask: Ask, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = STAGES[stage]
-    toml = TOML.replace("[clusters]\nk = 4\n", "") if "[clusters]" in lines else TOML
-    found = ask("run", stage, toml=toml + lines)
+    found = ask("run", stage, **STAGES[stage])
     settings = load_settings("divorder.toml")
     made = {name for name in GRAPH if load_receipt(store_at(settings.store.path), name)}
     assert made == {*GRAPH.needed(settings, stage)} and not (folder / "curated").exists()
@@ -96,7 +81,7 @@ def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
 
 
 def test_a_stage_that_is_not_there_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "divorder.toml").write_text(TOML, encoding="utf-8")
+    (folder / "divorder.toml").write_text(TOML(), encoding="utf-8")
     for command, said in (
         (("run", "k_calibratoin"), "stage is 'k_calibratoin'; expected one of .*k_calibration"),
         (("run", "subset_selection"), "these settings have no stage subset_selection; .*selection.method"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, write_jsonl
 
 RUN = """
 import importlib, pkgutil
@@ -44,21 +44,14 @@ assert not new, new
 def test_a_first_run_compiles_nothing_after_it(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
     (tmp_path / "divorder.toml").write_text(
-        """
-        [input]
-        paths = ["docs.jsonl"]
-        [exports]
-        formats = ["parquet"]
-        [sequence]
-        length = 32
-        batch = 4
-        [advanced]
-        vocab_size = 512
-        token_dims = 8
-        [order.traits]
-        cluster = 1.0
-        source = 1.0
-        """
+        small_toml(
+            advanced={"token_dims": 8},
+            clusters={"k": 30},
+            order={"traits": {"cluster": 1.0, "source": 1.0}},
+            sequence={"length": 32},
+            exports={"formats": ["parquet"]},
+            output={"sidecars": ["plot"]},
+        )
     )
     made = subprocess.run(
         [sys.executable, "-c", RUN], cwd=tmp_path, capture_output=True, text=True, check=False

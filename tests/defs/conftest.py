@@ -19,26 +19,9 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import watch_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, write_jsonl
 
-CONFIG = """
-[input]
-paths = ["docs.jsonl"]
-source_field = "source"
-[store]
-path = "store"
-[output]
-path = "curated"
-sidecars = []
-[advanced]
-vocab_size = 512
-token_dims = 16
-[clusters]
-k = 4
-[sequence]
-length = 128
-batch = 4
-"""
+CONFIG = small_toml(input={"source_field": "source"})
 BINARIES = Path(sys.executable).parent
 
 

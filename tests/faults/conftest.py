@@ -14,34 +14,15 @@ from dagster_divorder.settings import load_settings
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, write_jsonl
 from tests.faults.runner import Runner
 
-CONFIG = """
-[input]
-paths = ["in"]
-[store]
-path = "store"
-[engine]
-workers = 1
-[advanced]
-vocab_size = 512
-token_dims = 16
-[clusters]
-k = 4
-[order]
-frozen_tokens = 0
-traits = { cluster = 1, length = 1, source = 1 }
-[sequence]
-length = 128
-batch = 4
-[exports]
-formats = ["parquet", "megatron"]
-path = "exports"
-[output]
-path = "curated"
-sidecars = []
-"""
+CONFIG = small_toml(
+    input={"paths": ["in"]},
+    engine={"workers": 1},
+    order={"frozen_tokens": 0, "traits": {"cluster": 1, "length": 1, "source": 1}},
+    exports={"formats": ["parquet", "megatron"], "path": "exports"},
+)
 
 
 def make_corpus(folder: Path, files: int = 6) -> Path:

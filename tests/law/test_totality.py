@@ -27,7 +27,7 @@ from dagster_divorder.errors import DivOrderError, SettingsError
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.write.exports import FORMATS
-from tests.conftest import TOPICS, examples, topic_records, write_jsonl
+from tests.conftest import TOPICS, examples, small_toml, topic_records, write_jsonl
 
 SECONDS = 120
 """A run of sixty documents that takes longer hangs."""
@@ -205,27 +205,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", records)
     file = folder / "divorder.toml"
     file.write_text(
-        """
-[input]
-paths = ["docs.jsonl"]
-[store]
-path = "store"
-[output]
-path = "out"
-sidecars = []
-[advanced]
-vocab_size = 512
-token_dims = 8
-[clusters]
-k = 4
-[order]
-frozen_tokens = 0
-[sequence]
-length = 64
-batch = 2
-[engine]
-workers = 1
-"""
+        small_toml(
+            output={"path": "out"},
+            advanced={"token_dims": 8},
+            order={"frozen_tokens": 0},
+            sequence={"length": 64, "batch": 2},
+            engine={"workers": 1},
+        )
     )
     return file
 

@@ -56,13 +56,6 @@ def output_bytes(settings: Settings) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if path.name != "curated_meta.json"}
 
 
-def over(base: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
-    """Sections of settings with others laid over them."""
-    return base | {
-        name: {**base.get(name, {}), **of} if isinstance(of, dict) else of for name, of in sections.items()
-    }
-
-
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Charts of a report are empty: drawing them takes longest, and what is drawn other tests look at."""
     empty = Markup('<svg viewBox="0 0 1 1" aria-hidden="true"></svg>')

@@ -16,8 +16,7 @@ from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.state import Receipt
-from tests.conftest import TOPICS, small_settings, write_jsonl
-from tests.pipeline.runs import over
+from tests.conftest import TOPICS, over, small_settings, write_jsonl
 
 VALUES = (2, 3, 4, 5, 8, 12)
 

@@ -24,46 +24,22 @@ from dagster_divorder.stages.mix.repeats import load_stream
 from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.output import ordering_animation
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from tests.conftest import topic_text, write_jsonl
+from tests.conftest import small_toml, topic_text, write_jsonl
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer
 
-SETTINGS = """
-[input]
-paths = ["{folder}/docs.jsonl"]
-format = "messages"
-id_field = "id"
-source_field = "source"
-max_reject_share = 0.1
-[store]
-path = "{folder}/store"
-[output]
-path = "{folder}/curated"
-[advanced]
-vocab_size = 512
-token_dims = 8
-[deep]
-model = "{folder}/model"
-[embedding]
-kind = "auto"
-[clusters]
-k = [2, 4]
-[heldout]
-documents = 0.1
-[selection]
-method = "spokes"
-tokens = 1000
-[order]
-traits = {{ cluster = 1.0, length = 1.0, source = 1.0 }}
-separate_copies = true
-[sequence]
-length = 64
-batch = 4
-[exports]
-formats = ["parquet", "olmo"]
-path = "{folder}/exports"
-[engine]
-workers = 1
-"""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "input": {"format": "messages", "id_field": "id", "source_field": "source", "max_reject_share": 0.1},
+    "output": {"sidecars": ("plot",)},
+    "advanced": {"token_dims": 8},
+    "embedding": {"kind": "auto"},
+    "clusters": {"k": (2, 4)},
+    "heldout": {"documents": 0.1},
+    "selection": {"method": "spokes", "tokens": 1000},
+    "order": {"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0}, "separate_copies": True},
+    "sequence": {"length": 64, "batch": 4},
+    "exports": {"formats": ("parquet", "olmo"), "path": "exports"},
+    "engine": {"workers": 1},
+}
 TELLTALES = ('\x1e{"m', "\\u001e", "messages", '"trained":[')
 """Texts of which each would be in what a store keeps of a conversation, in some way of quoting it."""
 
@@ -87,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_jsonl(folder / "docs.jsonl", [*records, unanswered])
     save_model(folder / "model", "llama", tie_word_embeddings=True)
     save_tokenizer(folder / "model", *AFFIXES["llama"])
-    (folder / "divorder.toml").write_text(SETTINGS.format(folder=folder))
+    (folder / "divorder.toml").write_text(small_toml(**SETTINGS, deep={"model": str(folder / "model")}))
     settings = load_settings(folder / "divorder.toml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordering_animation, "FRAMES", 2)  # pictures without a word of a record

@@ -27,9 +27,9 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles, map_vectors
 from dagster_divorder.store.state import Receipt, load_receipt
 from dagster_divorder.store.view import View
-from tests.conftest import Notes, topic_records, write_jsonl
+from tests.conftest import Notes, over, topic_records, write_jsonl
 from tests.engine.work import fail_in_rank_one
-from tests.pipeline.runs import Make, over, ran
+from tests.pipeline.runs import Make, ran
 from tests.tiny_models import CONTEXT, save_checkpoint, save_model, save_tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")

@@ -29,8 +29,7 @@ from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.stages import StageFiles
-from tests.conftest import small_settings, topic_records, write_jsonl
-from tests.pipeline.runs import over
+from tests.conftest import over, small_settings, topic_records, write_jsonl
 from tests.twins.metrics import bucket
 
 

@@ -18,8 +18,8 @@ from dagster_divorder.stages.order.packed_sequences import load_bounds
 from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST
 from dagster_divorder.store.output_manifests import MANIFEST, read_manifest
-from tests.conftest import topic_records, write_jsonl
-from tests.pipeline.runs import Make, over
+from tests.conftest import over, topic_records, write_jsonl
+from tests.pipeline.runs import Make
 from tests.pipeline.runs import exported_rows as rows
 
 LENGTH = 64

@@ -20,8 +20,7 @@ from dagster_divorder.stages.output.ordering_animation import BAR, MAP
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
-from tests.conftest import small_settings, topic_records, write_jsonl
-from tests.pipeline.runs import over
+from tests.conftest import over, small_settings, topic_records, write_jsonl
 from tests.view.html_page import Page, check
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\"'>"

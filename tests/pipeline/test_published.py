@@ -24,8 +24,8 @@ from dagster_divorder.stages.output import exports
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.state import load_state
-from tests.conftest import topic_records, write_jsonl
-from tests.pipeline.runs import Make, over
+from tests.conftest import over, topic_records, write_jsonl
+from tests.pipeline.runs import Make
 from tests.pipeline.runs import exported_rows as rows
 
 LENGTH, BATCH, STEPS = 64, 4, 2

@@ -25,8 +25,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
 from dagster_divorder.store.state import Receipt, load_receipt, save_receipt
-from tests.conftest import small_settings, topic_records, write_jsonl
-from tests.pipeline.runs import over
+from tests.conftest import over, small_settings, topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 STAGES = GRAPH.needed(Settings(), "clusters")

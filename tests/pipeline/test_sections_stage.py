@@ -27,7 +27,7 @@ from dagster_divorder.stages.order.packed_sequences import load_bounds, load_pac
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import load_receipt
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import over, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.pipeline.runs import Make
 
@@ -44,7 +44,7 @@ def make(make_settings: Make, tmp_path: Path) -> Make:
 
     def settings(**given: Any) -> Settings:
         base = {"input": {"id_field": "id"}, "sequence": {"length": LENGTH, "batch": BATCH}}
-        return make_settings(**runs.over(base, given))
+        return make_settings(**over(base, given))
 
     return settings
 

@@ -19,8 +19,7 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
-from tests.conftest import topic_records, write_jsonl
-from tests.pipeline.runs import over
+from tests.conftest import over, topic_records, write_jsonl
 
 COMMANDS = pytest.mark.parametrize(
     "command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())]

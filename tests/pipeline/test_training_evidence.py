@@ -32,9 +32,8 @@ from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
-from tests.conftest import small_settings, topic_chats, topic_records, write_jsonl
+from tests.conftest import over, small_settings, topic_chats, topic_records, write_jsonl
 from tests.pipeline import runs
-from tests.pipeline.runs import over
 
 LENGTH = 32
 FEW = ("original", "curated")
