@@ -187,7 +187,7 @@ class ChatTemplate:
 
         def first_of(number: int, earlier: int, before: Sequence[Span]) -> int | None:
             """The first character of an answer's turn: after the generation prompt. before: the earlier answer's."""
-            if messages[number - 1]["role"] == "assistant" or len(before) > 1:
+            if before and (messages[number - 1]["role"] == "assistant" or len(before) > 1):
                 return self._same(text, self._prompt, before[-1][1])
             asked = max((each for each in range(earlier, number) if each in places), default=None)
             if asked is None:
