@@ -6,7 +6,7 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,14 +39,14 @@ def remove_superseded(store: Store, graph: Graph, stages: Iterable[str]) -> None
     does not name. The caller is inside `Store.lock`."""
     if store.shared:
         return
-    needed, old = _Needed.of(store, load_state(store)), []
+    is_needed, old = _needed(store, load_state(store)), []
     for file in store.files():
         top, _, rest = file.partition("/")
         name = rest.partition("/")[0]
         # Results of fragments stay under other keys, too; other files of a stage that did not run may be half a result.
         of_fragments = top == RECORDS or (top == "stages" and isinstance(graph.get(name), PerDocument))
         may_go = of_fragments or name in stages or top in (*WHOLE, RESULTS)
-        if may_go and not needed.has(file, any_key=of_fragments):
+        if may_go and not is_needed(file, of_fragments):
             old.append(file)
     if any(file.startswith(f"{RECORDS}/") for file in old):
         changing(store, lambda state: replace(state, removed=True))
@@ -67,8 +67,8 @@ def prune(graph: Graph, store: Store, *, dry_run: bool = False) -> Pruned:
     if quoting and not dry_run:
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
-    needed = _Needed.of(store, change(state) if dry_run else changing(store, change))
-    freed = {name: size for name, size in store.removable().items() if not needed.has(name)}
+    is_needed = _needed(store, change(state) if dry_run else changing(store, change))
+    freed = {name: size for name, size in store.removable().items() if not is_needed(name, False)}
     if not dry_run:
         store.delete(*freed)
     return Pruned(sum(freed.values()), deleted)
@@ -109,32 +109,25 @@ def _needed_state(graph: Graph, quoting: Set[str], state: State) -> State:
     return State(receipts, results, state.outputs, state.plans[last:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Needed:
-    """What a state leads to: names of files, and of folders of fits; names of fragments; and the folders with the
-    current results of fragments."""
+def _needed(store: Store, state: State) -> Callable[[str, bool], bool]:
+    """Tells whether a state leads to a file, and takes whether results of needed fragments count under any key."""
+    names = {file for entry in state.entries() for file in entry.files.values()}
+    # The files with all vectors are named by their receipts.
+    names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
+    names |= {FORMAT_FILE, LOCK_FILE, STATE}
+    views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
+    fragments = {
+        piece.name for view in views if store.exists(view) for piece in View.load(store, view).pieces
+    }
+    folders = {f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()}
+    if "raw_docs" in state.receipts:
+        records = records_folder(state.receipts["raw_docs"].key)
+        folders |= {records, f"{records}/index"}
 
-    names: set[str]
-    fragments: set[str]
-    folders: set[str]
-
-    @classmethod
-    def of(cls, store: Store, state: State) -> _Needed:
-        views = {entry.files["view"] for entry in state.entries() if "view" in entry.files}
-        pieces = (View.load(store, view).pieces for view in views if store.exists(view))
-        folders = {f"stages/{name}/{receipt.key}" for name, receipt in state.receipts.items()}
-        if "raw_docs" in state.receipts:
-            records = records_folder(state.receipts["raw_docs"].key)
-            folders |= {records, f"{records}/index"}
-        names = {file for entry in state.entries() for file in entry.files.values()}
-        # The files with all vectors are named by their receipts.
-        names |= {embeddings_file(receipt) for receipt in state.receipts.values()}
-        names |= {FORMAT_FILE, LOCK_FILE, STATE}
-        return cls(names, {piece.name for each in pieces for piece in each}, folders)
-
-    def has(self, file: str, *, any_key: bool = False) -> bool:
-        """any_key: results of needed fragments count under any key."""
+    def is_needed(file: str, any_key: bool) -> bool:
+        # The files of a fit are named by their folder.
         folder, _, name = file.rpartition("/")
-        if file in self.names or folder in self.names:
-            return True
-        return name.split(".", 1)[0] in self.fragments and (any_key or folder in self.folders)
+        of_fragment = name.split(".", 1)[0] in fragments and (any_key or folder in folders)
+        return of_fragment or file in names or folder in names
+
+    return is_needed
