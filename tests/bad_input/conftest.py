@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import orjson
 import pytest
 
 from dagster_divorder.cli import main
-from tests.conftest import topic_records
+from tests.conftest import over, small_toml, topic_records
 
 SOUND = [orjson.dumps(record) for record in topic_records(5)]
 """Twenty records that nothing is wrong with."""
@@ -50,20 +51,14 @@ def divorder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
 
     def run(*more: str, paths: str = "in", share: float = 1.0) -> Outcome:
         config = tmp_path / "divorder.toml"
-        tables = {
-            "input": [f'paths = ["{paths}"]', f"max_reject_share = {share}"],
-            "store": ['path = "store"'],
-            "output": ['path = "out"', "sidecars = []"],
-            "advanced": ["vocab_size = 512", "token_dims = 8"],
-            "clusters": ["k = 3"],
-            "sequence": ["length = 64", "batch = 2"],
+        base = {
+            "input": {"paths": [paths], "max_reject_share": share},
+            "output": {"path": "out"},
+            "advanced": {"token_dims": 8},
+            "clusters": {"k": 3},
+            "sequence": {"length": 64, "batch": 2},
         }
-        for line in more:
-            section, _, setting = line.partition(".")
-            key = setting.partition(" ")[0]
-            kept = [old for old in tables.get(section, []) if old.partition(" ")[0] != key]
-            tables[section] = [*kept, setting]
-        config.write_text("\n".join(f"[{name}]\n" + "\n".join(lines) for name, lines in tables.items()))
+        config.write_text(small_toml(**over(base, tomllib.loads("\n".join(more)))))
         status = main(["--config", str(config), "run"])
         error = capsys.readouterr().err
         if status:

@@ -22,19 +22,17 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from tests.arrow_types import Kind, kinds, parquet
 from tests.bad_input.conftest import Outcome
-from tests.conftest import examples, topic_records
+from tests.conftest import examples, small_settings, topic_records
 
 Divorder = Callable[..., Outcome]
 TEXTS = [record["text"] for record in topic_records(5)]
 
 
-def make_settings(folder: Path, format: str, trait: str | None) -> Settings:
-    return Settings(
+def settings_of(folder: Path, format: str, trait: str | None) -> Settings:
+    return small_settings(
+        folder,
         input={"paths": [str(folder / "in")], "source_field": trait, "max_reject_share": 1.0},
-        store={"path": folder / "store"},
-        output={"path": folder / "out", "sidecars": (), "format": format},
-        advanced={"vocab_size": 512, "token_dims": 8},
-        clusters={"k": 3},
+        output={"format": format},
         order={"traits": {"cluster": 1.0} | ({trait: 1.0} if trait else {})},
         sequence={"length": 64, "batch": 2},
     )
@@ -51,7 +49,7 @@ def run(folder: Path, format: str, trait: str | None, files: dict[str, bytes]) -
     (folder / "in").mkdir(parents=True)
     for name, content in files.items():
         (folder / "in" / name).write_bytes(content)
-    chosen = make_settings(folder, format, trait)
+    chosen = settings_of(folder, format, trait)
     try:
         run_all(chosen, Silent())
     except DivOrderError as error:

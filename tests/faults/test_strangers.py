@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 
 from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
-from tests.conftest import examples, topic_records, write_jsonl
-
-CONFIG = """
-input.paths = ["{input}"]
-store.path = "{store}"
-output = {{ path = "{output}", sidecars = [] }}
-advanced = {{ vocab_size = 512, token_dims = 16 }}
-clusters.k = 4
-sequence = {{ length = 128, batch = 4 }}
-"""
+from tests.conftest import examples, small_toml, topic_records, write_jsonl
 
 PLACES = {
     "apart": ("in", "store", "out"),
@@ -50,6 +41,14 @@ NAMES = [
 COMMANDS = ["run", "plan", "prune", "prune --dry-run", "summary", "report"]
 
 
+def write_config(folder: Path, given: str, store: str, output: str) -> Path:
+    config = folder / "divorder.toml"
+    config.write_text(
+        small_toml(input={"paths": [given]}, store={"path": store}, output={"path": output}), encoding="utf-8"
+    )
+    return config
+
+
 def divorder(config: Path, command: str) -> tuple[int, str]:
     """Exit status and what it says."""
     said = io.StringIO()
@@ -63,8 +62,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a run has ended: a store and an output to start from, which saves a second an example."""
     top = tmp_path_factory.mktemp("done")
     write_jsonl(top / "in/docs.jsonl", topic_records(10))
-    (top / "divorder.toml").write_text(CONFIG.format(input="in", store="store", output="out"))
-    assert divorder(top / "divorder.toml", "run")[0] == 0
+    assert divorder(write_config(top, "in", "store", "out"), "run")[0] == 0
     return top
 
 
@@ -92,7 +90,6 @@ def test_no_command_touches_what_is_not_its_own(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     top = tmp_path_factory.mktemp("strangers")
-    given_input, store, output = PLACES[places]
     if start:
         for folder in ("store", "out"):
             shutil.copytree(done / folder, top / folder)
@@ -105,8 +102,7 @@ def test_no_command_touches_what_is_not_its_own(
             with contextlib.suppress(FileExistsError, NotADirectoryError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(f"mine: {folder}/{name}")
-    config = top / "divorder.toml"
-    config.write_text(CONFIG.format(input=given_input, store=store, output=output))
+    config = write_config(top, *PLACES[places])
     mine = {path: path.read_bytes() for path in top.rglob("*") if path.is_file() and path not in own}
     before = os.getcwd()
     os.chdir(top)
@@ -125,10 +121,8 @@ def test_no_command_touches_what_is_not_its_own(
     "places", sorted(set(PLACES) - {"apart", "all below the input", "a glob over everything"})
 )
 def test_places_that_overlap_are_refused_before_anything_is_written(places: str, tmp_path: Path) -> None:
-    given_input, store, output = PLACES[places]
     write_jsonl(tmp_path / "in/docs.jsonl", topic_records(10))
-    config = tmp_path / "divorder.toml"
-    config.write_text(CONFIG.format(input=given_input, store=store, output=output))
+    config = write_config(tmp_path, *PLACES[places])
     there = sorted(tmp_path.rglob("*"))
     for command in COMMANDS:
         status, said = divorder(config, command)

@@ -30,16 +30,14 @@ from dagster_divorder.store.base import LOCK_FILE, STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view import pictures
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import over, small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import leave_undrawn
 
 SMALL: dict[str, Any] = {
     "input": {"id_field": "id", "source_field": "source"},
-    "advanced": {"vocab_size": 512, "token_dims": 8},
-    "order": {"frozen_tokens": 0},
-    "sequence": {"length": 64, "batch": 4},
+    "advanced": {"token_dims": 8},
+    "sequence": {"length": 64},
     "engine": {"workers": 1},
-    "output": {"sidecars": ()},
 }
 CASES: dict[str, dict[str, Any]] = {
     "all": {
@@ -57,11 +55,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "vectors of one's own": {
         "embedding": {"kind": "external"},
-        "clusters": {"k": 4},
         "selection": {"method": "random", "tokens": 3_000},
     },
-    "a score of texts": {"clusters": {"k": 4}, "curriculum": {"score": "length", "shape": "zigzag"}},
-    "a consumed beginning": {"clusters": {"k": 4}, "order": {"frozen_tokens": 300}},
+    "a score of texts": {"curriculum": {"score": "length", "shape": "zigzag"}},
+    "a consumed beginning": {"order": {"frozen_tokens": 300}},
 }
 """Settings that have, together, every stage."""
 RECORDS = [{**record, "id": f"record {at}"} for at, record in enumerate(topic_records(30))]
@@ -78,16 +75,10 @@ NOT_DATA = ("curated_meta.json", "manifest.json", "ordering_report.html")
 
 def settings_in(folder: Path, case: str) -> Settings:
     """The settings of a case for the corpus in a folder."""
-    sections = {
-        name: {**SMALL.get(name, {}), **CASES[case].get(name, {})} for name in {**SMALL, **CASES[case]}
-    }
-    sections["input"]["paths"] = [str(folder / "docs.jsonl")]
-    sections["store"] = {"path": folder / "store"}
-    sections["output"]["path"] = folder / "curated"
-    sections["exports"] = {**sections.get("exports", {}), "path": folder / "exports"}
-    if sections.get("embedding", {}).get("kind") == "external":
-        sections["embedding"]["path"] = folder / "vectors.npy"
-    return Settings(**sections)
+    places: dict[str, Any] = {"exports": {"path": folder / "exports"}}
+    if CASES[case].get("embedding", {}).get("kind") == "external":
+        places["embedding"] = {"path": folder / "vectors.npy"}
+    return small_settings(folder, **over(over(SMALL, CASES[case]), places))
 
 
 def new_stages(case: str) -> list[str]:

@@ -35,7 +35,7 @@ from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import small_settings, topic_records, write_jsonl
 from tests.golden import digest, same, signature
 
 EVIDENCE = (
@@ -154,18 +154,15 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _results(folder: Path) -> dict[str, dict[str, Any]]:
-    corpus = write_jsonl(folder / "docs.jsonl", topic_records(40))
+    write_jsonl(folder / "docs.jsonl", topic_records(40))
     vectors = np.random.default_rng(0).normal(size=(160, 3)).astype(np.float32)
     np.save(folder / "vectors.npy", vectors)
-    settings = Settings(
+    settings = small_settings(
+        folder,
         # Field of ids, on which no other result depends.
-        input={"paths": [str(corpus)], "id_field": "source"},
-        store={"path": folder / "store"},
-        output={"path": folder / "curated", "sidecars": ()},
-        advanced={"vocab_size": 512, "token_dims": 8},
-        clusters={"k": 4},
-        order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}},
-        sequence={"length": 128, "batch": 4},
+        input={"id_field": "source"},
+        advanced={"token_dims": 8},
+        order={"traits": {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}, "frozen_tokens": None},
         exports={"formats": tuple(FORMATS), "path": folder / "exports"},
     )
     found: dict[str, Any] = {}
