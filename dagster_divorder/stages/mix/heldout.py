@@ -49,19 +49,13 @@ def fit_inputs(run: Run, stage: str) -> dict[str, str]:
     return {"heldout": HELDOUT.key(run)} if leaves_out(run.settings, stage) else {}
 
 
-def held_out_places(run: Run) -> np.ndarray:
-    """The place in `heldout_ids` of the first held-out document with the folded text of each document row, int32
-    (rows,); -1 if none. A held-out document equals itself."""
-    return run.column("heldout_copies", "place")
-
-
 def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     """Rows of the documents that a stage learns from, by rising id, int64; the first `most`, or all.
 
     Raises:
         InputError: no document is left.
     """
-    without = held_out_places(run) >= 0 if leaves_out(run.settings, stage) else None
+    without = run.column("heldout_copies", "place") >= 0 if leaves_out(run.settings, stage) else None
     rows = records_by_text(run.records, run.view, most, without)
     if not len(rows):
         raise InputError(
@@ -71,15 +65,17 @@ def fit_rows(run: Run, stage: str, most: int | None = None) -> np.ndarray:
     return rows
 
 
-class _Documents(NamedTuple):
-    """The D different texts of the corpus in the order of their first records. records: these, int64 (D,). ids: uint64
-    (D, 2). sizes: bytes of text, int64 (D,). codes: values of the trait, int (D,). names: by code."""
+class _Draw(NamedTuple):
+    """The D different texts of the corpus in the order of their first records. ids: uint64 (D, 2). sizes: bytes of
+    text, int64 (D,). codes: values of the trait, int (D,). names: by code. kept: which are held out so far; chosen:
+    which are to be held out, bool (D,)."""
 
-    records: np.ndarray
     ids: np.ndarray
     sizes: np.ndarray
     codes: np.ndarray
     names: tuple[str, ...]
+    kept: np.ndarray
+    chosen: np.ndarray
 
 
 def _drawn_by(settings: Settings) -> str | None:
@@ -88,44 +84,38 @@ def _drawn_by(settings: Settings) -> str | None:
     return None if trait in built_in(settings) else trait
 
 
-def _documents(run: Run) -> _Documents:
-    first = np.flatnonzero(run.are_first)
-    ids = run.index("text")[first]
-    sizes = run.index("text_size")[first]
-    if (trait := _drawn_by(run.settings)) is None:
-        return _Documents(first, ids, sizes, np.zeros(len(first), np.int32), ("the corpus",))
-    # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
-    column = load_fields(run, trait).column(trait)
-    coded = column_codes(column, bins=BINS, name=f"mixing.trait: field {trait!r}", balanced=True)
-    return _Documents(first, ids, sizes, coded.codes[first], coded.names)
-
-
-def _chosen(run: Run, documents: _Documents, before: np.ndarray) -> np.ndarray:
-    """The documents to hold out, bool (D,). before: ids of the documents held out so far, uint64 (H, 2)."""
-    share = run.settings.heldout.documents
+def _draw(run: Run, before: np.ndarray) -> _Draw:
+    """before: ids of the documents held out so far, uint64 (H, 2)."""
+    share, first = run.settings.heldout.documents, np.flatnonzero(run.are_first)
     assert share is not None
-    kept = places(documents.ids, before) >= 0
-    barred = consumed_text_mask(run)[documents.records]
-    return choose(documents.ids, documents.codes, share, run.settings.seed, kept, barred)
+    ids, codes = run.index("text")[first], np.zeros(len(first), np.int32)
+    names: tuple[str, ...] = ("the corpus",)
+    if trait := _drawn_by(run.settings):
+        # `bin_edges` cannot be used: it needs tokens of a model that must not see held-out documents.
+        column = load_fields(run, trait).column(trait)
+        coded = column_codes(column, bins=BINS, name=f"mixing.trait: field {trait!r}", balanced=True)
+        codes, names = coded.codes[first], coded.names
+    kept = places(ids, before) >= 0
+    chosen = choose(ids, codes, share, run.settings.seed, kept, consumed_text_mask(run)[first])
+    return _Draw(ids, run.index("text_size")[first], codes, names, kept, chosen)
 
 
 def _choose_heldout(run: Run) -> Mapping[str, bytes]:
-    documents, share = _documents(run), run.settings.heldout.documents
-    fitted = load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
+    share, fitted = run.settings.heldout.documents, load_fitted(run.store, HELDOUT.name, HELDOUT.key(run))
     before = unpack(fitted.files[IDS])["ids"] if fitted else np.empty((0, 2), np.uint64)
-    chosen = _chosen(run, documents, before)
-    if not chosen.any():
+    draw = _draw(run, before)
+    if not draw.chosen.any():
         raise InputError(
             f"heldout.documents = {share} is less than half a document of every {run.settings.mixed_trait}; "
             "expected at least one document: raise heldout.documents"
         )
-    if (size := int(documents.sizes[chosen].sum())) > MAX_BYTES:
+    if (size := int(draw.sizes[draw.chosen].sum())) > MAX_BYTES:
         raise InputError(
             f"heldout.documents = {share} holds out {size:,} bytes; expected at most {MAX_BYTES:,}, since a validation "
             "set is read many times: lower heldout.documents"
         )
     # Documents that are gone from the corpus stay held out, since they may come back.
-    ids = np.concatenate([documents.ids[chosen], before])
+    ids = np.concatenate([draw.ids[draw.chosen], before])
     ids = ids[distinct(ids).first]
     return {IDS: pack({"ids": ids[np.lexsort((ids[:, 1], ids[:, 0]))]})}
 
@@ -134,14 +124,13 @@ def _heldout_drift(run: Run, fitted: Fitted) -> str | None:
     why = has_doubled(run, fitted)
     if why or run.planning:
         return why
-    documents, before = _documents(run), unpack(fitted.files[IDS])["ids"]
-    kept, chosen = places(documents.ids, before) >= 0, _chosen(run, documents, before)
-    if not kept.any():
+    draw = _draw(run, unpack(fitted.files[IDS])["ids"])
+    if not draw.kept.any():
         return "no held-out document is in the corpus any more"
-    without = np.setdiff1d(documents.codes[chosen], documents.codes[kept])
+    without = np.setdiff1d(draw.codes[draw.chosen], draw.codes[draw.kept])
     if not len(without):
         return None
-    return f"no document of {run.settings.mixed_trait} {documents.names[without[0]]} is held out"
+    return f"no document of {run.settings.mixed_trait} {draw.names[without[0]]} is held out"
 
 
 HELDOUT = PinnedFit(

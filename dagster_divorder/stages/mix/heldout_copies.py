@@ -24,7 +24,7 @@ from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.stages.corpus.chat_template import template_of
 from dagster_divorder.stages.corpus.ids import record_names
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
-from dagster_divorder.stages.mix.heldout import held_out_places, heldout_ids
+from dagster_divorder.stages.mix.heldout import heldout_ids
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.ids import distinct, hash_all, hex_ids, places, to_bytes, words
 from dagster_divorder.store.view import Fragment
@@ -53,7 +53,7 @@ def load_heldout(run: Run) -> Heldout:
     free = ~consumed_text_mask(run)
     place = places(run.index("text"), ids)
     same = place >= 0
-    equal = held_out_places(run)
+    equal = run.column("heldout_copies", "place")
     return Heldout(ids, same & free, (equal >= 0) & ~same & free, np.where(same, place, equal))
 
 

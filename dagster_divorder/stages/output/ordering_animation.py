@@ -43,7 +43,19 @@ def _animate_ordering(run: Run) -> Made:
     if note:
         run.progress.note(note)
     else:
-        films = _films(run, corpus)
+        stream, shown = load_stream(run), load_map(run)
+        point = places(run.index("text"), shown["ids"])[stream.record_of]
+        cells, lit = {}, {}
+        for name, runs in read_in_order(run).items():
+            # A point lights up when the first record of its text is read.
+            read = point[runs.document]
+            first = np.full(len(shown["ids"]), len(read), np.int64)
+            np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
+            lit[name] = np.argsort(first, kind="stable")
+            if name != "original":
+                cells[name] = sample_cells(runs, stream.traits.codes["cluster"])
+        films[BAR] = ordering_film(cells, corpus, count=FRAMES)
+        films[MAP] = map_film(shown["xy"], shown["labels"], lit, corpus, count=FRAMES)
     files = {}
     with run.progress("drawing films", FRAMES * len(films), "frames") as advance:
         for name, film in films.items():
@@ -53,25 +65,6 @@ def _animate_ordering(run: Run) -> Made:
                 files[Path(name).stem] = File((folder / name).read_bytes(), "mp4")
     names = {"films": list(films)}
     return Made(files, names, {**names, "frames": FRAMES, "fps": FPS, "note": note})
-
-
-def _films(run: Run, corpus: FilmedCorpus) -> dict[str, Film]:
-    """By file name."""
-    stream, shown = load_stream(run), load_map(run)
-    point = places(run.index("text"), shown["ids"])[stream.record_of]
-    cells, lit = {}, {}
-    for name, runs in read_in_order(run).items():
-        # A point lights up when the first record of its text is read.
-        read = point[runs.document]
-        first = np.full(len(shown["ids"]), len(read), np.int64)
-        np.minimum.at(first, read[read >= 0], np.flatnonzero(read >= 0))
-        lit[name] = np.argsort(first, kind="stable")
-        if name != "original":
-            cells[name] = sample_cells(runs, stream.traits.codes["cluster"])
-    return {
-        BAR: ordering_film(cells, corpus, count=FRAMES),
-        MAP: map_film(shown["xy"], shown["labels"], lit, corpus, count=FRAMES),
-    }
 
 
 def _publish_films(run: Run, receipt: Receipt) -> None:
