@@ -88,7 +88,7 @@ class Results:
         tokens = counts.column(view.fragments, "lengths")
         if train_on := self._last.receipt("token_counts").figures.get("train_on"):
             mask = mask_of(counts, view.fragments, train_on)
-            trained["trained_tokens"] = mask.tokens(np.arange(len(view)))
+            trained["trained_tokens"] = mask.within(np.arange(len(view)), 0, tokens)
         frame = {
             "id": ids,
             "record_id": self._ids(view, "id"),

@@ -25,15 +25,15 @@ from dagster_divorder.chats.document import Chat, Conversation, MarkedText, Pair
 from dagster_divorder.errors import InputError
 
 Form = Literal["pairs", "messages", "conversations", "prompt_completion", "alpaca"]
+LISTS: tuple[Form, ...] = ("messages", "conversations")
 QUESTIONS, CONTEXTS = ("instruction", "question", "query", "prompt"), ("input", "context")
 ANSWERS, SYSTEMS = ("output", "response", "answer"), ("system", "system_prompt")
 _CHOICES = ("choices", "options")
 """Fields of multiple-choice questions, whose answers are too short to train on."""
 NAMES = frozenset(
     {
-        *("messages", "conversations", "prompt", "completion", "chosen", "rejected"),
-        *(*QUESTIONS, *CONTEXTS, *ANSWERS, *SYSTEMS, *_CHOICES),
-        *("history", "tools", "mask", "chat_template_kwargs"),
+        *(*LISTS, *QUESTIONS, *CONTEXTS, *ANSWERS, *SYSTEMS, *_CHOICES),
+        *("prompt", "completion", "chosen", "rejected", "history", "tools", "mask", "chat_template_kwargs"),
     }
 )
 """The fields of a record that are read."""
@@ -69,10 +69,9 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
     its question or its answer."""
     if record.get("chosen") and record.get("rejected"):
         return "pairs"
-    if is_turns(record.get("messages")):
-        return "messages"
-    if is_turns(record.get("conversations")):
-        return "conversations"
+    for name in LISTS:
+        if is_turns(record.get(name)):
+            return name
     if all(isinstance(part := record.get(name), str) or is_turns(part) for name in ("prompt", "completion")):
         return "prompt_completion"
     is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
@@ -83,7 +82,7 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
 def fields_of(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
     """The fields of a record that make up its conversation."""
     fields: dict[Form, Sequence[str]] = {
-        "pairs": ("prompt", "messages", "conversations", "chosen", "rejected"),
+        "pairs": ("prompt", *LISTS, "chosen", "rejected"),
         "prompt_completion": ("prompt", "completion"),
         "alpaca": (*QUESTIONS, *CONTEXTS, *ANSWERS),
     }
@@ -103,7 +102,7 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
         )
     if form == "pairs":
         return _pair(record)
-    if form in ("messages", "conversations"):
+    if form in LISTS:
         return _chat(_turns(_given(record, form), form), record)
     name = "completion" if form == "prompt_completion" else _answer(record)
     if name is None:
@@ -302,7 +301,7 @@ def _pair(record: Mapping[str, Any]) -> Pair:
 def _prompt_of_pair(record: Mapping[str, Any]) -> Any:
     if record.get("prompt"):
         return _given(record, "prompt")
-    for name in ("messages", "conversations"):
+    for name in LISTS:
         # A list that ends with an answer is not a prompt.
         if (
             isinstance(record.get(name), list)

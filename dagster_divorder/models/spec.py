@@ -135,11 +135,10 @@ def find_pooling(directory: Path) -> Pooling:
     if not path.is_file():
         return "mean"
     content = read_object(path)
+    named = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
+    modes = [re.sub("^pooling_mode_|_tokens?$", "", key) for key in named]
     if isinstance(mode := content.get("pooling_mode"), str):  # the form of newer versions
         modes = [mode]
-    else:
-        named = [key for key, on in content.items() if key.startswith("pooling_mode_") and on is True]
-        modes = [re.sub("^pooling_mode_|_tokens?$", "", key) for key in named]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         raise InputError(
             f"{path} asks for {', '.join(modes) or 'no pooling'}; expected one of {', '.join(POOLING_MODES)}: "

@@ -271,7 +271,7 @@ def settings_of(make: Make, **sections: Any) -> Settings:
 
 def trained_tokens(run: Run) -> np.ndarray:
     mask = load_loss_mask(run)
-    return mask.tokens(np.arange(len(run.view)))
+    return mask.within(np.arange(len(run.view)), 0, np.diff(mask.begins))
 
 
 def trained_places(left: Run) -> list[np.ndarray]:

@@ -24,10 +24,6 @@ class LossMask:
     begins: np.ndarray
     trained: Spans | None
 
-    def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Number of trained tokens of document rows, int64 (n,)."""
-        return self.within(rows, 0, self.begins[rows + 1] - self.begins[rows])
-
     def within(self, rows: np.ndarray, start: np.ndarray | int, length: np.ndarray) -> np.ndarray:
         """Number of trained tokens in [start, start + length) of document rows, int64 (n,). An end-of-text token after
         the last token is trained if the last token is."""
@@ -72,9 +68,7 @@ def mask_of(files: StageFiles, fragments: tuple[Fragment, ...], train_on: str) -
     begins = np.concatenate([[0], np.cumsum(files.column(fragments, "lengths"))])
     if train_on == "all":
         return LossMask(begins, None)
-    counts = files.column(fragments, "spans")
     first, last, kind = files.columns(fragments, "span_first", "span_last", "span_kind")
-    wanted = SELECTED[train_on]
-    chosen = np.flatnonzero((kind & wanted == wanted) & (first < last))
-    shift = begins[np.arange(len(counts)).repeat(counts)[chosen]]
-    return LossMask(begins, Spans(first[chosen] + shift, last[chosen] + shift))
+    shift = begins[:-1].repeat(files.column(fragments, "spans"))
+    chosen = kind & SELECTED[train_on] == SELECTED[train_on]
+    return LossMask(begins, Spans((first + shift)[chosen], (last + shift)[chosen]))

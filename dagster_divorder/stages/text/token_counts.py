@@ -123,7 +123,8 @@ def _token_counts_figures_now(run: Run) -> dict[str, Any]:
     files = TOKEN_COUNTS.files(run, TOKEN_COUNTS.key(run))
     train_on = run.settings.chats.train_on
     mask = mask_of(files, run.view.fragments, train_on)
-    trained, tokens = int(mask.tokens(np.arange(len(run.view))).sum()), int(mask.begins[-1])
+    tokens = int(mask.begins[-1])
+    trained = int(mask.within(np.arange(len(run.view)), 0, np.diff(mask.begins)).sum())
     return {"trained_tokens": trained, "trained_share": trained / tokens, "train_on": train_on}
 
 
