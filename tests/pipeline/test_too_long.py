@@ -22,16 +22,11 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics
-from dagster_divorder.stages.mix.repeats import item_records, load_sources, load_stream, run_counter
+from dagster_divorder.stages.mix.repeats import load_sources, load_stream
 from dagster_divorder.stages.order import bin_edges
 from dagster_divorder.stages.order import traits as traits_stage
-from dagster_divorder.stages.order.packed_sequences import (
-    PACKED_SEQUENCES,
-    left_out_lines,
-    load_packed,
-    packed_items,
-)
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
+from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, left_out_lines, load_packed
+from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
@@ -307,7 +302,7 @@ def test_rows_of_sequences_count_what_is_trained_on(
             document, start = packed.document[at], packed.start[at]
             inside = places[document][start : start + packed.length[at]]
             expected[sequence, clusters[document]] += inside.sum()
-    items = packed_items(left.settings, traits, packed, run_counter(left, item_records(left))(packed))
+    items = sequence_items(left, load_stream(left), packed)
     assert_array_equal(items.counts[:, items.groups == 0].toarray(), expected)
     assert expected.sum() <= sum(trained.sum() for trained in places) < load_packed(left).length.sum()
 
@@ -317,7 +312,7 @@ def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
 ) -> None:
     left = ran(settings_of(make_settings, sequence={"length": 1024, "batch": 4}), "sequence_order")
     traits, packed = load_traits(left), load_packed(left)
-    items = packed_items(left.settings, traits, packed, run_counter(left, item_records(left))(packed))
+    items = sequence_items(left, load_stream(left), packed)
     counted = items.counts[:, items.groups == 0].sum()
     assert items.groups.max() == 3
     of_all = items.counts[:, items.groups == 2]

@@ -121,7 +121,12 @@ def _plan_repeats(run: Run) -> Made:
         for name in [trait, *sorted({*trained.codes} - {trait})]
     ]
     consumed = read_before.in_sequences[training]
-    order = even_order(values, _draws(run)[training])
+    # A random number a record, from its document's id and the seed; records of equal text differ by their own ids.
+    ids, number = run.index("id"), np.empty(len(run.copies), np.int64)
+    by_id = np.lexsort([copy_number(distinct(ids).inverse), ids[:, 1], ids[:, 0], run.copies])
+    number[by_id] = copy_number(run.copies[by_id])
+    draws = drawn(run.index("text")[:, 0] + number.astype(np.uint64) * ODD, run.settings.seed, 2)
+    order = even_order(values, draws[training])
     packed = np.zeros(len(traits.tokens), np.int32)
     packed[training] = times_of(plan, tokens, codes, order, consumed)
     # Documents that stay in the curated output need not be in a sequence.
@@ -180,17 +185,6 @@ def _plan(run: Run, names: Sequence[str], sizes: np.ndarray, read: np.ndarray) -
             f"tokens; expected at most {MOST_EPOCHS:,}: lower its share, or mixing.total_tokens"
         )
     return plan, quotas
-
-
-def _draws(run: Run) -> np.ndarray:
-    """A random number for each record, uint64 (N,), from its document's id and the seed. Records of equal text differ
-    by their own ids."""
-    record, copies = run.index("id"), run.copies
-    by_id = np.lexsort([copy_number(distinct(record).inverse), record[:, 1], record[:, 0], copies])
-    number = np.empty(len(copies), np.int64)
-    number[by_id] = copy_number(copies[by_id])
-    ids = run.index("text")[:, 0] + number.astype(np.uint64) * ODD
-    return drawn(ids, run.settings.seed, 2)
 
 
 REPEATS: WholeCorpus = WholeCorpus(

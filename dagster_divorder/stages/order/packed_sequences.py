@@ -25,9 +25,7 @@ import numpy as np
 
 from dagster_divorder.core.distinct import distinct_values
 from dagster_divorder.core.measure.runs import RunCounter
-from dagster_divorder.core.order.items import Items
 from dagster_divorder.core.order.sections import section_seed
-from dagster_divorder.core.order.traits import Traits
 from dagster_divorder.core.packing import (
     FILLED,
     PackedSequences,
@@ -36,15 +34,12 @@ from dagster_divorder.core.packing import (
     join,
     packing_report,
     remaining,
-    sequence_counts,
-    with_all_tokens,
 )
 from dagster_divorder.core.packing import pack as pack_pieces
 from dagster_divorder.core.packing.report import coverage
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import Check, Finding, Made, Shown, Text, WholeCorpus
-from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.frozen import Frozen, behind_beginning, load_frozen
 from dagster_divorder.stages.order.greedy_order import load_order, remade
@@ -258,21 +253,6 @@ def runs_of(packed: PackedSequences, records: np.ndarray) -> dict[str, np.ndarra
     sequence = np.repeat(np.arange(len(packed)), np.diff(packed.indptr))
     document = records[packed.document]
     return {"sequence": sequence, "document": document, "start": packed.start, "length": packed.length}
-
-
-def packed_items(settings: Settings, traits: Traits, packed: PackedSequences, counted: np.ndarray) -> Items:
-    """Packed sequences as items to order: tokens by the traits of `order.traits`, with their weights. counted: int64
-    (Q,), tokens of each run that shares count."""
-    weights = settings.order.traits
-    codes = {name: traits.codes[name] for name in sequence_traits(weights)}
-    counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
-    items = Items(counts, groups, np.array([weights[name] for name in codes], np.float64))
-    return with_all_tokens(items, packed, codes, traits.sizes())
-
-
-def sequence_traits(weights: dict[str, float]) -> list[str]:
-    """The traits in the order of the sequences' groups: the cluster first, as for documents."""
-    return sorted(weights, key=lambda trait: (trait != "cluster", trait))
 
 
 def _no_token_lost(run: Run) -> Finding:

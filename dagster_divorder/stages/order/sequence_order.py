@@ -16,7 +16,7 @@ from dagster_divorder.core.measure.runs import runs_in_order
 from dagster_divorder.core.order.epochs import epoch_orders
 from dagster_divorder.core.order.items import Items, document_items
 from dagster_divorder.core.order.sections import section_seed
-from dagster_divorder.core.packing import FILLED, PackedSequences
+from dagster_divorder.core.packing import FILLED, PackedSequences, sequence_counts, with_all_tokens
 from dagster_divorder.core.packing.coordinates import add_directions, random_axes, with_coordinates
 from dagster_divorder.core.packing.report import sequence_spacing
 from dagster_divorder.core.vectors.pca import Pca, project
@@ -27,12 +27,7 @@ from dagster_divorder.pipeline.stage import Check, Finding, Made, WholeCorpus
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages.mix.repeats import TrainingStream, item_records, load_stream, run_counter
 from dagster_divorder.stages.order.greedy_order import check_permutation, remade
-from dagster_divorder.stages.order.packed_sequences import (
-    load_bounds,
-    load_packed,
-    packed_items,
-    sequence_traits,
-)
+from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sections import each_section
 from dagster_divorder.stages.topics.components import load_space, space_reads
 from dagster_divorder.store.stages import Reader
@@ -92,17 +87,18 @@ def vector_sums(run: Run, packed: PackedSequences) -> np.ndarray:
 
 def sequence_items(run: Run, stream: TrainingStream, packed: PackedSequences) -> Items:
     """The packed sequences as items without coordinates."""
-    settings, traits = run.settings, stream.traits
+    settings, traits, weights = run.settings, stream.traits, run.settings.order.traits
     counted = run_counter(run, stream.record_of)(packed)
+    # The cluster first, as for documents.
+    names = sorted(weights, key=lambda trait: (trait != "cluster", trait))
+    codes = {name: traits.codes[name] for name in names}
     if settings.packing.packs or (np.diff(packed.indptr) != 1).any():
-        return packed_items(settings, traits, packed, counted)
+        counts, groups = sequence_counts(packed, codes, traits.sizes(), counted)
+        items = Items(counts, groups, np.array([weights[name] for name in codes], np.float64))
+        return with_all_tokens(items, packed, codes, traits.sizes())
     # Batches count records, so sequences are balanced as documents are: in tokens and in records.
-    return document_items(
-        counted,
-        {name: traits.codes[name][packed.document] for name in sequence_traits(settings.order.traits)},
-        settings.order.traits,
-        lengths=packed.length,
-    )
+    of_rows = {name: of[packed.document] for name, of in codes.items()}
+    return document_items(counted, of_rows, weights, lengths=packed.length)
 
 
 def _order_sequences(run: Run) -> Made:
