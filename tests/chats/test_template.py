@@ -31,8 +31,8 @@ CONTROL = re.compile(
 )
 WITHOUT_SYSTEM = {"gemma"}
 SAME_TEXT = {
-    *("cohere", "cohere2", "gemma", "gemma3", "lfm2", "lfm2_v2", "llama3", "qwen2_5_vl"),
-    *("qwen3_instruct_2507", "qwen3_vl"),
+    *("cohere", "cohere2", "gemma", "gemma3", "idefics3", "lfm2", "llama3", "phi3", "phi3_5"),
+    *("qwen2_5_vl", "qwen3_instruct_2507", "qwen3_vl", "smolvlm"),
 }
 """Templates whose training template gives the same text, and marks what is trained here."""
 
