@@ -60,11 +60,20 @@ TAG_DIGITS = 8
 
 def _write_exports(run: Run) -> Made:
     plan, fingerprint = load_packed(run), plan_fingerprint(run)
-    order = _dealt_to_ranks(run.settings, plan, load_sequence_order(run))
-    keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in run.settings.exports.formats}
+    order, batch, exports = load_sequence_order(run), run.settings.sequence.batch, run.settings.exports
+    if exports.equal_ranks:
+        # The rows of each whole global batch are dealt to equal ranks.
+        to, padded = exports.dealt_to, not run.settings.packing.packs
+        costs, read = row_costs(plan, padded=padded), order.reshape(-1).copy()
+        for first in range(0, len(read) // batch * batch, batch):
+            rows = read[first : first + batch]
+            dealt = arranged(costs[rows], to["world_size"], to["micro_batch"], to["shares"], padded=padded)
+            read[first : first + batch] = rows[dealt]
+        order = read.reshape(order.shape)
+    keys = {str(_folder(run, name)): _key(run, FORMATS[name]) for name in exports.formats}
     refuse_to_reorder(run, fingerprint)
     tokens = stored_tokens(run)
-    for name in run.settings.exports.formats:
+    for name in exports.formats:
         FORMATS[name].check(_rows(run, FORMATS[name], plan, order, tokens))
     record_plan(run, fingerprint, keys)
     stream = load_stream(run)
@@ -72,7 +81,7 @@ def _write_exports(run: Run) -> Made:
     for lacking in _lacks_each(run):
         _write(run, FORMATS[lacking], _rows(run, FORMATS[lacking], plan, order, tokens), order.size, *held)
     hashes, table = {}, []
-    for name in run.settings.exports.formats:
+    for name in exports.formats:
         folder = _folder(run, name)
         manifest = read_manifest(folder, EXPORT_MANIFEST) or {}
         hashes[name] = {file: entry["sha256"] for file, entry in manifest["files"].items()}
@@ -89,20 +98,6 @@ def _write_exports(run: Run) -> Made:
         )
     facts = {"formats": list(hashes), "plan": fingerprint}
     return Made({"hashes": File(orjson.dumps(hashes), "json")}, facts, {"exports": table})
-
-
-def _dealt_to_ranks(settings: Settings, plan: PackedSequences, order: np.ndarray) -> np.ndarray:
-    """The order of the sequences, int64 (E, S), with the rows of each whole global batch dealt to equal ranks."""
-    exports, batch = settings.exports, settings.sequence.batch
-    if not exports.equal_ranks:
-        return order
-    to, padded = exports.dealt_to, not settings.packing.packs
-    costs, read = row_costs(plan, padded=padded), order.reshape(-1).copy()
-    for first in range(0, len(read) // batch * batch, batch):
-        rows = read[first : first + batch]
-        dealt = arranged(costs[rows], to["world_size"], to["micro_batch"], to["shares"], padded=padded)
-        read[first : first + batch] = rows[dealt]
-    return read.reshape(order.shape)
 
 
 def row_costs(plan: PackedSequences, *, padded: bool) -> np.ndarray:

@@ -86,7 +86,11 @@ class VectorsOfAModel(PerDocument):
     ) -> Iterator[int]:
         embed = self.compute(run)
         assert isinstance(embed, Embed)
-        with run.progress("embedding", embed.tokens_to_do([work.new for work in works]), "tokens") as tokens:
+        total = None  # the tokens of another tokenizer are not counted yet
+        if embed.model.engine is None:
+            lengths = embed.tokens.column([work.new for work in works], "lengths")
+            total = int(np.minimum(lengths, embed.spec.room).sum())
+        with run.progress("embedding", total, "tokens") as tokens:
             try:
                 yield from super().compute_missing(run, key, works, tokens)
             finally:
@@ -195,13 +199,6 @@ class Embed:
             **embedder.embed(tokens["ids"], tokens["lengths"], advance),
             "tokens": tokens["lengths"],
         }
-
-    def tokens_to_do(self, fragments: Sequence[Fragment]) -> int | None:
-        """Number of tokens in some fragments; None if they are not counted yet."""
-        if self.model.engine is not None:
-            return None
-        lengths = self.tokens.column(fragments, "lengths")
-        return int(np.minimum(lengths, self.spec.room).sum())
 
 
 @functools.lru_cache(maxsize=1)
