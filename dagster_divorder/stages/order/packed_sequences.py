@@ -64,15 +64,6 @@ def load_bounds(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return arrays["sections"], arrays["stretches"]
 
 
-def batch_tokens(run: Run, packed: PackedSequences, counted: np.ndarray) -> int:
-    """Counted tokens in a batch of the plan's sequences, by the mean sequence. counted: int64 (Q,), the tokens of each
-    run that shares are of."""
-    sequence = run.settings.sequence
-    if run.settings.packing.packs and not run.settings.has_chats:
-        return sequence.length * sequence.batch
-    return max(1, round(int(counted.sum()) * sequence.batch / max(1, len(packed))))
-
-
 @dataclass(frozen=True, eq=False)
 class StreamPieces:
     """The documents of the stream as pieces."""

@@ -44,7 +44,7 @@ from dagster_divorder.stages.corpus.fields import built_in, load_fields
 from dagster_divorder.stages.measure.diversity_metrics import load_verdict, read_in_order
 from dagster_divorder.stages.mix.repeats import TrainingStream, load_stream, run_counter
 from dagster_divorder.stages.order.bin_edges import load_edges
-from dagster_divorder.stages.order.packed_sequences import batch_tokens, load_packed
+from dagster_divorder.stages.order.packed_sequences import load_packed
 from dagster_divorder.stages.output.curated_output import load_manifest
 from dagster_divorder.stages.topics.cluster_names import load_names
 from dagster_divorder.stages.topics.clusters import cluster_sizes
@@ -144,8 +144,7 @@ def _sections(
     traits, orders = stream.traits, read_in_order(run)
     tokens_of, packed = run_counter(run, stream.record_of), load_packed(run)
     total = int(traits.counted.sum())
-    window = batch_tokens(run, packed, tokens_of(packed))
-    columns = max(1, min(total, int(np.clip(total // window, *COLUMNS))))
+    columns = max(1, min(total, int(np.clip(len(packed) // settings.sequence.batch, *COLUMNS))))
 
     def along(
         trait: str, codes: np.ndarray, names: Sequence[str], most: int, others: str
