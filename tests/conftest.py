@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import gc
@@ -345,6 +346,15 @@ class Notes(Silent):
 
     def note(self, message: str) -> None:
         self.said.append(message)
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[Any]:
+    """A process in which `divorder` is imported, and from which its runs are forked."""
+    from tests.faults.runner import Runner
+
+    with contextlib.closing(Runner()) as runner:
+        yield runner
 
 
 @pytest.fixture

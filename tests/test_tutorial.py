@@ -11,7 +11,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ def commands(page: str, documents: int) -> list[str]:
     text, fewer = re.subn(r"--documents \d+", f"--documents {documents}", page)
     assert fewer == 1
     return re.findall(r"^\$ (.+)$", text, re.M)
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with contextlib.closing(Runner()) as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.state import load_receipt
 from tests.conftest import small_toml, topic_records, write_jsonl
-from tests.faults.runner import Runner
 
 CONFIG = small_toml(
     input={"paths": ["in"]},
@@ -80,13 +79,6 @@ def was_written(config: Path) -> bool:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     return make_corpus(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def runner() -> Iterator[Runner]:
-    made = Runner()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -89,12 +89,6 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with contextlib.closing(Runner()) as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory, runner: Runner) -> Walk:
     walk = Walk(tmp_path_factory.mktemp("walk"), runner)
     (walk.folder / "my-corpus").mkdir()
