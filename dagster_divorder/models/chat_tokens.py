@@ -129,10 +129,10 @@ class ChatEncoder:
             InputError: a text is not valid Unicode.
         """
         tokens = dict[int, Tokens]()
-        plain = [at for at, part in enumerate(parts) if part.plain]
-        ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
-        for at, own in zip(plain, np.split(ids, np.cumsum(lengths)[:-1]), strict=False):
-            tokens[at] = _placed(own, np.arange(len(own)), 1, [(0, len(own), parts[at].spans[0][2])])
+        if plain := [at for at, part in enumerate(parts) if part.plain]:
+            ids, lengths = self._texts_encoder.encode([parts[at].text for at in plain])
+            for at, own in zip(plain, np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+                tokens[at] = _placed(own, np.arange(len(own)), 1, [(0, len(own), parts[at].spans[0][2])])
         rendered = [at for at, part in enumerate(parts) if not part.plain]
         if self._fast and rendered:
             texts = in_utf8([parts[at].text for at in rendered])

@@ -220,30 +220,25 @@ def load(directory: Path | str, spec: EmbeddingSpec, *, vocabulary: int = 0, pro
     directory = Path(directory)
     module = load_module(directory, "AutoModel", spec.device, spec.dtype, processes=processes)
     model = Embedder(module, spec, sharded=processes > 1)
-    with quiet():
-        _probe(directory, model)
-    check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
-    return model
-
-
-def _probe(directory: Path, model: Embedder) -> None:
-    """Sets the model's `dims` and `needs_mask` by a forward pass of two short windows, and by `sees_ahead`."""
-    spec = model.spec
+    # Two short windows show whether it can be used.
     rows = [[*spec.prefix, *[1] * length, *spec.suffix] for length in (min(spec.room, 3), 1)]
     lengths = np.array([len(row) for row in rows])
     ids = np.array([row + [spec.pad] * (len(rows[0]) - len(row)) for row in rows])
     try:
-        vectors = model(ids, lengths)
+        with quiet():
+            vectors = model(ids, lengths)
         if vectors.ndim != 2 or len(vectors) != 2:
             raise ValueError(f"its hidden states are pooled to the shape {list(vectors.shape)}")
     except Exception as error:
         raise InputError(
-            f"{directory} ({type(model.module).__name__}) has no forward pass from token ids and an attention mask to "
-            f"the hidden states of tokens ({type(error).__name__}: {first_line(error)}); expected a causal or an "
-            "encoder model of text"
+            f"{directory} ({type(module).__name__}) has no forward pass from token ids and an attention mask to the "
+            f"hidden states of tokens ({type(error).__name__}: {first_line(error)}); expected a causal or an encoder "
+            "model of text"
         ) from error
-    model.dims = vectors.shape[1]
-    model.needs_mask = sees_ahead(model, model.module)
+    with quiet():
+        model.dims, model.needs_mask = vectors.shape[1], sees_ahead(model, module)
+    check_vocabulary(directory, len(module.get_input_embeddings().weight), vocabulary)
+    return model
 
 
 def sees_ahead(model: Embedder, module: Any) -> bool:
