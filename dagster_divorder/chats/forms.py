@@ -74,7 +74,9 @@ def form_of(record: Mapping[str, Any]) -> Form | None:
             return name
     if all(isinstance(part := record.get(name), str) or is_turns(part) for name in ("prompt", "completion")):
         return "prompt_completion"
-    is_asked = _question(record) and _answer(record) and not any(record.get(name) for name in _CHOICES)
+    is_asked = (
+        _only(record, QUESTIONS) and _only(record, ANSWERS) and not any(record.get(name) for name in _CHOICES)
+    )
     whole = all(isinstance(record.get(name) or "", str) for name in CONTEXTS)
     return "alpaca" if is_asked and whole else None
 
@@ -104,7 +106,7 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
         return _pair(record)
     if form in LISTS:
         return _chat(_turns(_given(record, form), form), record)
-    name = "completion" if form == "prompt_completion" else _answer(record)
+    name = "completion" if form == "prompt_completion" else _only(record, ANSWERS)
     if name is None:
         raise InputError(f"no answer: expected a string in exactly one of {', '.join(ANSWERS)}")
     prompt: Any = _given(record, "prompt") if form == "prompt_completion" else _asked(record)
@@ -112,7 +114,7 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
     if isinstance(answer, str) and not answer.strip():
         raise InputError(f"the {name} is empty")
     if _are_texts(record, prompt, answer):
-        return _text_after(prompt, answer)
+        return MarkedText(prompt + answer, ((len(prompt), len(prompt + answer)),))
     asked, answered = _turns(prompt, "prompt", "user"), _turns(answer, name, "assistant")
     if asked[-1]["role"] == answered[0]["role"] == "assistant":
         raise InputError(
@@ -128,7 +130,7 @@ def conversation_of_record(record: Mapping[str, Any], form: str) -> Conversation
 def _turns(value: Any, name: str, role: str = "") -> list[dict[str, Any]]:
     """A list of turns, or with a `role` one turn or its text, as messages."""
     if role and isinstance(value, str):
-        return [_said(value, role)]
+        return [{"role": role, "content": value}]
     turns = [value] if role and isinstance(value, Mapping) else value
     if not isinstance(turns, list) or not turns:
         raise InputError(f"{name} is not a list of turns" if turns else f"{name} has no turn")
@@ -179,7 +181,8 @@ def _chat(messages: Sequence[dict[str, Any]], record: Mapping[str, Any], *, give
     """given: number of messages of a prompt, which are not trained; 0 if the last answer is the completion."""
     system = _system(record)
     if system and messages[0]["role"] != "system":
-        messages, given = [_said(system, "system"), *messages], given + bool(given)
+        messages = [{"role": "system", "content": system}, *messages]
+        given += bool(given)
     answers: list[int] = []
     trained: list[bool] = []
     is_asked = False
@@ -216,10 +219,6 @@ def _chat(messages: Sequence[dict[str, Any]], record: Mapping[str, Any], *, give
     return Chat(tuple(kept), tuple(trained), given or answers[-1], tuple(tools or ()) or None)
 
 
-def _said(content: str, role: str) -> dict[str, Any]:
-    return {"role": role, "content": content}
-
-
 def _system(record: Mapping[str, Any]) -> str:
     """The system prompt in a field of the record; "" if there is none."""
     given = next(filter(None, map(record.get, SYSTEMS)), "")
@@ -233,7 +232,7 @@ def _system(record: Mapping[str, Any]) -> str:
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The question of a record with its context."""
-    question = _question(record)
+    question = _only(record, QUESTIONS)
     if question is None:
         raise InputError(f"no question: expected a string in exactly one of {', '.join(QUESTIONS)}")
     if record.get("history"):
@@ -241,31 +240,21 @@ def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts = [_given(record, name) for name in (question, *CONTEXTS) if record.get(name)]
     if not all(isinstance(part, str) for part in parts):
         raise InputError(f"{', '.join(CONTEXTS)}: expected strings")
-    return [_said("\n\n".join(part for part in parts if part.strip()), "user")]
+    return [{"role": "user", "content": "\n\n".join(part for part in parts if part.strip())}]
 
 
-def _question(record: Mapping[str, Any]) -> str | None:
-    return _only(record, QUESTIONS, canonical=isinstance(record.get("output"), str))
-
-
-def _answer(record: Mapping[str, Any]) -> str | None:
-    return _only(record, ANSWERS, canonical=isinstance(record.get("instruction"), str))
-
-
-def _only(record: Mapping[str, Any], names: Sequence[str], *, canonical: bool) -> str | None:
-    """The only field of these names that holds a string; None if several do or none. canonical: the first name wins
-    over the others."""
+def _only(record: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The only field of these names, QUESTIONS or ANSWERS, that holds a string; None if several do or none. Beside the
+    first name of the other table, the first name wins over the others."""
+    beside = record.get(ANSWERS[0] if names is QUESTIONS else QUESTIONS[0])
     held = [name for name in names if isinstance(record.get(name), str)]
-    return held[0] if len(held) == 1 or (held and canonical and held[0] == names[0]) else None
+    is_first = held[:1] == [names[0]] and isinstance(beside, str)
+    return held[0] if len(held) == 1 or is_first else None
 
 
 def _are_texts(record: Mapping[str, Any], *parts: Any) -> bool:
     """Whether a prompt and its answers are strings, and nothing asks for a chat template."""
     return all(isinstance(part, str) for part in parts) and not (_system(record) or record.get("tools"))
-
-
-def _text_after(prompt: str, answer: str) -> MarkedText:
-    return MarkedText(prompt + answer, ((len(prompt), len(prompt + answer)),))
 
 
 # Pairs ---------------------------------------------------------------------------------------------------------------
@@ -308,7 +297,7 @@ def _prompt_of_pair(record: Mapping[str, Any]) -> Any:
             and (turns := _turns(record[name], name))[-1]["role"] != "assistant"
         ):
             return turns
-    return _asked(record) if _question(record) is not None else None
+    return _asked(record) if _only(record, QUESTIONS) is not None else None
 
 
 def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
@@ -325,7 +314,7 @@ def _pair_of_texts(prompt: str | None, chosen: str, rejected: str) -> Pair:
     for name, text in (("chosen", chosen), ("rejected", rejected)):
         if not text[len(prompt) :].strip():
             raise InputError(f"{name} is only the prompt: it has no answer")
-    return Pair(*(_text_after(prompt, text[len(prompt) :]) for text in (chosen, rejected)))
+    return Pair(*(MarkedText(text, ((len(prompt), len(text)),)) for text in (chosen, rejected)))
 
 
 # Values --------------------------------------------------------------------------------------------------------------
