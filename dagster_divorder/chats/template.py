@@ -19,11 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -56,8 +55,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message with the model's reasoning before its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """text: the conversation. turns: for each assistant message, the spans [first, last) of its trained characters."""
 
     text: str
@@ -105,13 +103,11 @@ class ChatTemplate:
     @cached_property
     def trains_ends(self) -> bool:
         """Whether a trained turn includes the token that ends it; True if the template refuses the question."""
-        try:
-            rendered = self.render([QUESTION, ANSWER, QUESTION])
-        except InputError:
-            return True
-        (spans,) = rendered.turns
-        behind = rendered.text.find(ANSWERED) + len(ANSWERED)
-        return bool(spans) and self._controls.search(rendered.text, behind, spans[-1][1]) is not None
+        with suppress(InputError):
+            text, (spans,) = self.render([QUESTION, ANSWER, QUESTION])
+            end = max((last for _, last in spans), default=0)
+            return self._controls.search(text, text.find(ANSWERED), end) is not None
+        return True
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Rendered:
         """The text of a conversation, with the spans of each assistant message.

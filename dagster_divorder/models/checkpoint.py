@@ -12,9 +12,8 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,23 +53,18 @@ TABLE_NAMES = (
 KEYS_SHOWN = 40
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingTable:
+class EmbeddingTable(NamedTuple):
     """The input embedding: its key in the checkpoint, and weights float32 (V, D)."""
 
     key: str
     weights: NDArray[np.float32]
 
 
-Wanted = Literal["embedding", "all"]
-
-
-def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.base") -> Path:
+def locate(base: str, *, all_weights: bool = False, setting: str = "model.base") -> Path:
     """The directory of a checkpoint: `base` itself if it is a directory, else the snapshot of a Hugging Face id, cached
     or downloaded. An id may include a branch, tag or commit, `org/name@revision`; by default the main branch.
 
-    weights: the weight files that must exist: the one with the input embedding, or all. setting: the setting that
-    errors name.
+    all_weights: all weight files must exist, not the one with the input embedding alone. setting: what errors name.
 
     Raises:
         InputError: `base` is neither a directory nor an id that can be reached; there is no tokenizer.json or no
@@ -90,11 +84,11 @@ def locate(base: str, *, weights: Wanted = "embedding", setting: str = "model.ba
         files = [WEIGHTS]
         if (directory / INDEX).is_file():
             places = weight_map(directory)
-            files = [*places.values()] if weights == "all" else [places[_choose(places, directory)]]
+            files = [*places.values()] if all_weights else [places[_choose(places, directory)]]
         # The commit, even if the repository changes meanwhile.
         _fetch(name, directory.name, files, setting)
     _refuse_incomplete(directory)
-    if weights == "all":
+    if all_weights:
         weight_files(directory)
     return directory
 

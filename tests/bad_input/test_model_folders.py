@@ -54,7 +54,7 @@ def header_of(folder: Path) -> bytes:
 
 def load_all(folder: Path) -> None:
     """What a run does with a model that is both model.base and deep.model."""
-    locate(str(folder), weights="all")
+    locate(str(folder), all_weights=True)
     with TemporaryDirectory() as saved:
         save_checkpoint_tokenizer(folder, Path(saved))
         encoder = load_encoder(saved, sample=TEXTS)

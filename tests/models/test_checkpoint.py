@@ -182,22 +182,22 @@ def test_all_weight_files_of_a_model_are_downloaded_where_they_are_asked_for(hub
     first = served / "model-00001-of-00002.safetensors"
     first.rename(served / "later")
     with pytest.raises(InputError, match=r"names 2 weight files, but 1 of them are missing \(model-00001-of"):
-        locate("org/model", weights="all")
+        locate("org/model", all_weights=True)
     (served / "later").rename(first)
-    found = locate("org/model", weights="all")
+    found = locate("org/model", all_weights=True)
     assert [path.name for path in weight_files(found)] == [first.name, "model-00002-of-00002.safetensors"]
     assert (found / "1_Pooling/config.json").read_bytes() == (served / "1_Pooling/config.json").read_bytes()
     with pytest.raises(
         InputError, match=r"^deep.model is 'nobody/nothing' at 'v9': .*log in for a gated model"
     ):
-        locate("nobody/nothing@v9", weights="all", setting="deep.model")
+        locate("nobody/nothing@v9", all_weights=True, setting="deep.model")
 
 
 def test_a_directory_that_lacks_a_shard_is_enough_for_its_table_only(make_checkpoint):
     directory = make_checkpoint({"lm_head.weight": OTHER}, {"model.embed_tokens.weight": TABLE})
-    assert locate(str(directory), weights="all") == directory
+    assert locate(str(directory), all_weights=True) == directory
     assert len(weight_files(directory)) == 2
     (directory / "model-00001-of-00002.safetensors").unlink()
     assert locate(str(directory)) == directory
     with pytest.raises(InputError, match=r"names 2 weight files, but 1 of them are missing \(model-00001-of"):
-        locate(str(directory), weights="all")
+        locate(str(directory), all_weights=True)

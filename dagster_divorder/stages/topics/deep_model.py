@@ -87,7 +87,9 @@ def locate_model(settings: Settings) -> Path | None:
     """
     if settings.deep_model != BOOTSTRAP:
         return locate(
-            settings.deep_model, weights="all", setting="deep.model" if settings.deep.model else "model.base"
+            settings.deep_model,
+            all_weights=True,
+            setting="deep.model" if settings.deep.model else "model.base",
         )
     if settings.model.base != BOOTSTRAP:
         raise SettingsError(
