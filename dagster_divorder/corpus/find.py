@@ -110,7 +110,7 @@ def find_files(
             search.matches(pattern.rstrip("/") if is_url(pattern) else pattern),
             key=lambda source: list(source.parts) if isinstance(source, Path) else source.url.split("/"),
         ):
-            real = real_place(str(source))
+            real = search.real_path(str(source))
             if search.is_own(real):
                 left_out[os.path.dirname(real)] = OURS
             elif why := why_unusable(str(source)):
@@ -149,6 +149,7 @@ class _Search:
     def __init__(self, base: Folder, own: list[str], left_out: dict[str, str]) -> None:
         self.base, self.own, self.left_out = base, own, left_out
         self.known: dict[str, dict[str, Entry]] = {}
+        self.real_folders: dict[str, str] = {}
 
     def matches(self, pattern: str) -> Iterator[Source]:
         """Files that a pattern names, unordered; a file with several names may come under each."""
@@ -272,6 +273,15 @@ class _Search:
         if is_ours:
             self.left_out[real] = OURS
         return is_ours
+
+    def real_path(self, file: str) -> str:
+        """`real_place` of a file, which looks at every folder above it once."""
+        folder, name = os.path.split(file)
+        if is_url(file) or os.path.islink(file):
+            return real_place(file)
+        if folder not in self.real_folders:
+            self.real_folders[folder] = real_place(folder or os.curdir)
+        return os.path.join(self.real_folders[folder], name)
 
     def is_own(self, real: str) -> bool:
         """Whether a path without links is in a folder that this run writes."""

@@ -126,7 +126,7 @@ class Run(Reader):
             self._current.clear()
         self._current[receipt.stage] = receipt
 
-    def _once(self, name: str, version: Any, make: Callable[[], Any]) -> Any:
+    def once(self, name: str, version: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives; kept until another version is asked for."""
         if name not in self._kept or self._kept[name][0] != version:
             self._kept[name] = version, make()
@@ -138,7 +138,7 @@ class Run(Reader):
         if self.unstored:
             return self.unstored[0]
         file = self.receipt("raw_docs").files["view"]
-        view: View = self._once("view", file, lambda: View.load(self.store, file))
+        view: View = self.once("view", file, lambda: View.load(self.store, file))
         return view
 
     @property
@@ -146,7 +146,7 @@ class Run(Reader):
         """Reads the stored records of the view."""
         key, kind = self.receipt("raw_docs").key, self.view.kind
         fragments = Fragments(self.store, key, self.unstored[1] if self.unstored else {})
-        records: Records = self._once(
+        records: Records = self.once(
             "records", (key, kind), lambda: Records(fragments, kind, shapes_of(self.settings))
         )
         return records
@@ -167,7 +167,7 @@ class Run(Reader):
             once = distinct(self.index("text"))
             return once.first[once.inverse]
 
-        copies: np.ndarray = self._once("copies", self.receipt("raw_docs").version, first_of_each)
+        copies: np.ndarray = self.once("copies", self.receipt("raw_docs").version, first_of_each)
         return copies
 
     @property

@@ -101,7 +101,13 @@ class LocalFolder(Folder):
     def entries(self, path: str) -> dict[str, Entry]:
         try:
             with os.scandir(path or os.curdir) as entries:
-                return {entry.name: self.entry(entry.path) for entry in entries}
+                return {
+                    # Asking the system about every file takes as long as all else.
+                    each.name: Path(each.path)
+                    if each.is_file(follow_symlinks=False)
+                    else self.entry(each.path)
+                    for each in entries
+                }
         except (FileNotFoundError, NotADirectoryError):
             return {}
 

@@ -173,7 +173,8 @@ def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
     """(The kind in which records of all inputs are written; the inputs with the columns of their Parquet files). The
     kind is Parquet if all inputs have the same columns, else lines, with rows as JSON. Raises InputError: a file's
     columns differ from the first one's, or cannot be read or, as the settings ask, written."""
-    if "inputs" not in run.memo:
+
+    def find() -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
         inputs = [(each, _columns_of(run, each)) for each in find_inputs(run.settings)]
         same = all(schema is not None and schema.equals(inputs[0][1]) for _, schema in inputs)
         for number, (each, schema) in enumerate(inputs):
@@ -181,8 +182,9 @@ def found_inputs(run: Run) -> tuple[Kind, list[tuple[Found, pa.Schema | None]]]:
                 inputs[number] = replace(each, shape=replace(each.shape, as_lines=not same)), schema
                 with each.shape.naming():
                     check_columns(schema, as_json=not same or run.settings.output.format == "jsonl")
-        run.memo["inputs"] = "parquet" if same else "jsonl", inputs
-    found: tuple[Kind, list[tuple[Found, pa.Schema | None]]] = run.memo["inputs"]
+        return "parquet" if same else "jsonl", inputs
+
+    found: tuple[Kind, list[tuple[Found, pa.Schema | None]]] = run.once("inputs", None, find)
     return found
 
 
