@@ -6,6 +6,8 @@ A complete run on a folder removes what none of the last `HISTORY` views and res
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +24,8 @@ from dagster_divorder.store.state import State, changing, load_receipt, load_sta
 from dagster_divorder.store.view import Fragment, View
 from dagster_divorder.write.curated import remove_beside
 
+SPARED_SECONDS = 24 * 3600.0
+"""On a bucket, `divorder prune` removes no younger file: a run may be about to name it."""
 WHOLE = ("views", "rejects", "schemas")
 """Folders of raw_docs with a file for each state of the corpus."""
 
@@ -68,7 +72,8 @@ def prune(graph: Graph, store: Store, *, dry_run: bool = False) -> Pruned:
         remove_beside(store)
     # Saved before files are removed, so that the state never names a missing file.
     is_needed = _needed(store, change(state) if dry_run else changing(store, change))
-    freed = {name: size for name, size in store.removable().items() if not is_needed(name, False)}
+    before = time.time() - SPARED_SECONDS if store.shared else math.inf
+    freed = {name: size for name, size in store.files(before).items() if not is_needed(name, False)}
     if not dry_run:
         store.delete(*freed)
     return Pruned(sum(freed.values()), deleted)

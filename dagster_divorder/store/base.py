@@ -19,7 +19,6 @@ import contextlib
 import math
 import re
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,8 +42,6 @@ STATE = "state.json"
 LOCK_FILE = ".divorder-lock"
 HIDDEN = ".divorder-"
 """Prefix of the names of lock and half-written files; no other program uses it."""
-SPARED_SECONDS = 24 * 3600.0
-"""On a bucket, `divorder prune` removes no younger file."""
 
 _HASH = "[0-9a-f]{32}"
 OURS = re.compile(
@@ -59,8 +56,7 @@ class Store(ABC):
     """A store at a place that is new, empty, or a store already, never one with other files in it.
 
     place: as given, for messages. real_place: the same for every path to it. folder: at the place. shared: several runs
-    may use it at once, so that only `divorder prune` removes files (`removable`); else `lock` keeps other
-    runs out.
+    may use it at once, so that only `divorder prune` removes files; else `lock` keeps other runs out.
     """
 
     place: str
@@ -132,10 +128,6 @@ class Store(ABC):
         """Bytes of the files that this package has written `before` a time, half-written ones too, by name, sorted."""
         files = sorted(self._all_files())
         return {name: size for name, size, written in files if written < before and OURS.fullmatch(name)}
-
-    def removable(self) -> dict[str, int]:
-        """The `files` that `divorder prune` may remove: on a bucket none that a run may be about to name."""
-        return self.files(time.time() - SPARED_SECONDS if self.shared else math.inf)
 
     @abstractmethod
     def _all_files(self) -> Iterator[tuple[str, int, float]]:

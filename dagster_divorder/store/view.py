@@ -6,10 +6,10 @@ Appending, editing, deleting, reordering or duplicating input makes a new view; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 import orjson
@@ -97,12 +97,15 @@ class View:
         return store.put_hashed("views", name, data, "json")
 
     @classmethod
-    def load(cls, store: Store, file: str) -> View:
-        """Raises DamagedFileError: the file is missing or altered."""
+    def load(cls, store: Store, file: str, identities: Iterable[Sequence[int | str]] = repeat(())) -> View:
+        """identities: of the files. Raises DamagedFileError: the file is missing or altered."""
         data = orjson.loads(store.read_verified(file))
         pieces = tuple(Fragment(**values) for values in data["pieces"])
-        files = tuple(ReadFile(**values) for values in data["files"])
-        return cls(data["kind"], pieces, tuple(replace(file, identity=()) for file in files))
+        files = (
+            ReadFile(**values | {"identity": tuple(known)})
+            for values, known in zip(data["files"], identities, strict=False)
+        )
+        return cls(data["kind"], pieces, tuple(files))
 
 
 def by_fragment(

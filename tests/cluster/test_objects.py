@@ -20,10 +20,11 @@ import pytest
 from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DiskFullError, MissingStageError, StoreError
+from dagster_divorder.pipeline import prune as prune_module
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store import base, objects, sources
+from dagster_divorder.store import objects, sources
 from dagster_divorder.store.base import Store
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.remote import connect
@@ -159,7 +160,7 @@ def test_a_bucket_comes_to_the_bytes_of_a_folder_and_takes_few_requests(
     there = kept(store)
     prune(GRAPH, store.open())
     assert kept(store) == there
-    monkeypatch.setattr(base, "SPARED_SECONDS", -60.0)
+    monkeypatch.setattr(prune_module, "SPARED_SECONDS", -60.0)
     prune(GRAPH, store)
     folder = settings(Path(here.output.path).parent / "folder")
     run(folder)

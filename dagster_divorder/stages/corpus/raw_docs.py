@@ -233,9 +233,7 @@ def records_key(run: Run, kind: str) -> str:
 
 def _view_of(store: Store, receipt: Receipt) -> View:
     """The view of a receipt, with what its files were known by."""
-    view = View.load(store, receipt.files["view"])
-    known = zip(view.files, receipt.facts["identities"], strict=True)
-    return replace(view, files=tuple(replace(file, identity=tuple(identity)) for file, identity in known))
+    return View.load(store, receipt.files["view"], receipt.facts["identities"])
 
 
 def load_multiset(run: Run) -> Multiset:
