@@ -308,7 +308,8 @@ def test_conversations_are_held_out_as_the_model_reads_them(tmp_path: Path, make
     tokenizer = Tokenizer.from_file(str(load_base_model(run).directory / "tokenizer.json"))
     held, mask = load_heldout(run), load_loss_mask(run)
     rows = np.flatnonzero(held.documents)
-    trained_tokens = dict(zip(hex_ids(held.ids[held.to[rows]]), mask.tokens(rows).tolist(), strict=True))
+    trained = mask.within(rows, 0, run.column("token_counts", "lengths")[rows]).tolist()
+    trained_tokens = dict(zip(hex_ids(held.ids[held.to[rows]]), trained, strict=True))
     assert sorted(table["id"].to_pylist()) == sorted(trained_tokens)
     for row in table.to_pylist():
         record = orjson.loads(row["record"])
