@@ -116,6 +116,12 @@ class Looked:
     source_field: str | None = None
     traits: list[str] = field(default_factory=list)
 
+    @property
+    def prefers(self) -> bool:
+        """Whether the records say which answers are wanted: pairs, or KTO's completions with true and false."""
+        label = self.fields.get("label") if self.format == "prompt_completion" else None
+        return self.format == "pairs" or (label is not None and label.values <= {0, 1, "true", "false"})
+
     def uses(self) -> list[dict[str, Any]]:
         """The fields of the records, and what they are taken for."""
         uses = dict.fromkeys(self.traits, "trait") | dict.fromkeys(self.read, self.format)
@@ -272,8 +278,9 @@ def _toml(
         batch //= 2
     step = math.prod(max(1, ranks.get(name, 1)) for name in RANKS)
     # Trainers of preferences, and those that pack themselves, read records.
-    formats = list(trainer_named(trainer).formats[:1]) if trainer else ["parquet"]
-    formats, packing = [] if looked.format == "pairs" else formats, ""
+    formats, packing = list(trainer_named(trainer).formats[:1]) if trainer else ["parquet"], ""
+    if looked.format == "pairs" or (looked.prefers and not trainer):
+        formats = []
     if not formats and looked.format != "pairs":
         packing = '[packing]\nmethod = "none"\n\n'
     elif looked.format == "prompt_completion" and all(

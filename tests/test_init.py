@@ -158,6 +158,27 @@ def test_completions_that_no_template_ends_get_an_end_of_text(shape: str, ends: 
     assert initialised("docs.jsonl").packing.end_of_text == ends
 
 
+@pytest.mark.parametrize(
+    ("labels", "formats"),
+    [
+        ((True, False), ()),
+        ((1, 0), ()),
+        (("true", "false"), ()),
+        (("news", "wiki"), ("parquet",)),
+        ((1, 2), ("parquet",)),
+    ],
+)
+def test_answers_that_may_be_unwanted_are_not_exported_for_fine_tuning(
+    labels: tuple[Any, ...], formats: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = [{"prompt": "Q ", "completion": f"a {at}", "label": labels[at % 2]} for at in range(60)]
+    (tmp_path / "docs.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    settings = initialised("docs.jsonl")
+    assert settings.exports.formats == formats
+    assert settings.packing.method == ("best_fit" if formats else "none")
+    assert "label" in settings.order.traits
+
+
 @structured
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
 def test_chats_and_pairs_are_recognised(
