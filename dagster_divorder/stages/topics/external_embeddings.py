@@ -162,9 +162,7 @@ class VectorFile:
         mapped = _map(self.path)
         if (*mapped.shape, mapped.dtype) != (self.rows, self.dims, self.dtype):
             raise InputError(f"{self.path} changed during reading; run again")
-        consecutive = len(rows) and (np.diff(rows) == 1).all()
-        picked = mapped[rows[0] : rows[-1] + 1] if consecutive else mapped[rows]
-        return np.ascontiguousarray(picked, self.dtype.newbyteorder("="))
+        return np.ascontiguousarray(mapped[rows], self.dtype.newbyteorder("="))
 
 
 def open_vectors(path: Path | None) -> VectorFile:
