@@ -1,4 +1,4 @@
-"""One function over many items, on this machine or on several.
+"""One function over many items, on this machine or on several; memory that runs out, and is given back.
 
 Guarantee: results come in the order of the items and equal a plain loop's, for any engine and number of workers, if the
 function depends only on its item. So the engine is in no stage's key.
