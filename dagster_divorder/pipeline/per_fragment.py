@@ -47,12 +47,6 @@ class Work:
     copied: Sequence[Copied] = ()
     again: np.ndarray | None = None
 
-    @property
-    def places(self) -> np.ndarray:
-        """Where the rows of `new`, then those of `copied`, belong, int64 (n,)."""
-        new = np.arange(self.new.rows) if self.new.picks is None else self.new.picks
-        return np.concatenate([new, *(copy.places for copy in self.copied)])
-
 
 def work_to_do(
     fragments: Fragments, view: View, files: StageFiles, *, by_text: bool = False, plan: bool = False
@@ -115,7 +109,10 @@ class ComputeAndStore:
         parts += [take(self.files.get(copy.file), copy.rows) for copy in work.copied]
         result = joined(parts)
         if len(parts) > 1 or (work.again is not None and work.new.picks is not None):
-            result = take(result, np.argsort(work.places))
+            # The rows of `new` come first.
+            new = np.arange(work.new.rows) if work.new.picks is None else work.new.picks
+            at = np.concatenate([new, *(copy.places for copy in work.copied)])
+            result = take(result, np.argsort(at))
         self.files.put(work.fragment.name, result)
         return work.new.rows
 
