@@ -68,7 +68,7 @@ def settings_of(folder: Path, store: str = "store") -> Settings:
         {
             "input": {"paths": (str(folder / "in"),)},
             "store": {"path": folder / store},
-            "output": {"path": folder / "out"},
+            "output": {"path": folder / f"out of {store}"},
             "exports": {"formats": []},
             "engine": {"workers": 1},
             "order": {"frozen_tokens": 0},
@@ -123,11 +123,8 @@ def appends(folder: Path) -> None:
     spent = time.process_time() - before
     run_all(settings_of(folder, "fresh"), Silent())
     (fragments, size), (fresh, fresh_size) = stored(folder), stored(folder, "fresh")
-    print(
-        f"300 appends of 10 records: {spent:.1f} processor seconds, {fragments} fragments, {size:.1f} MB;",
-        end=" ",
-    )
-    print(f"a fresh store {fresh} fragments, {fresh_size:.1f} MB: {size / fresh_size:.2f} times")
+    print(f"300 appends of 10 records: {spent:.1f} processor seconds, {fragments} fragments, {size:.1f} MB")
+    print(f"a fresh store: {fresh} fragments, {fresh_size:.1f} MB; {size / fresh_size:.2f} times")
 
 
 def main() -> None:
