@@ -9,7 +9,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:  # type checkers know these names alone, and report any other
     from dagster_divorder.defs.component import DivOrderComponent as DivOrderComponent
