@@ -72,7 +72,7 @@ demo: sample ## order the sample corpus with Dagster and show what it changed
 # `loadfile`: tests of one file stay together, with the fixtures that they share; the slow files come first.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m
 
-test: .venv/.trainers ## run the tests, on all cores: a quarter of an hour on two
+test: .venv/.trainers ## run the tests, on all cores: some five minutes on two
 	@$(PYTEST) 'not cluster'
 
 test-fast: .venv/.trainers ## run the tests of every edit: in a minute, no command, browser or Dagster run among them
