@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_divorder.cli import main
-from dagster_divorder.engine.ray import open_engine
+from dagster_divorder.engine import open_engine
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group

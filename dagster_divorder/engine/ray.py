@@ -21,11 +21,10 @@ from typing import Any
 
 from dagster_divorder import __version__
 from dagster_divorder.engine.base import Engine, Needs, Submit
-from dagster_divorder.engine.local import LocalEngine, count_workers, picklable, worker_variables
+from dagster_divorder.engine.local import picklable, worker_variables
 from dagster_divorder.engine.progress import Advance
 from dagster_divorder.errors import SettingsError, WorkerError
 from dagster_divorder.extras import load_extra
-from dagster_divorder.settings.sections import Engine as EngineSettings
 
 RETRIES = 2
 """Repeats of a call after its worker or node died. Errors are not retried."""
@@ -37,14 +36,6 @@ _INSTALL = (
     f"install this dagster-divorder ({__version__}) in the nodes' image, or send it along: ray job submit "
     f'--runtime-env-json \'{{"pip": ["dagster-divorder[ray]=={__version__}"]}}\' -- divorder run'
 )
-
-
-def open_engine(settings: EngineSettings, unseen: Callable[[], str]) -> Engine:
-    """The engine at `engine.address`; the caller closes it. unseen: picklable; names what its machine lacks, "" for
-    nothing. Raises SettingsError: the engine is missing or cannot be used."""
-    if settings.address == "local":
-        return LocalEngine(count_workers(settings.workers))
-    return RayEngine(None if settings.address == "ray" else settings.address, settings.workers, unseen)
 
 
 class RayEngine(Engine):

@@ -15,9 +15,9 @@ import numpy as np
 
 from dagster_divorder.corpus.shapes import shapes_of
 from dagster_divorder.corpus.stored import Records
+from dagster_divorder.engine import open_engine
 from dagster_divorder.engine.base import Engine, give_back_memory, is_out_of_memory
 from dagster_divorder.engine.progress import STANDARD_ERROR, Progress, Silent
-from dagster_divorder.engine.ray import open_engine
 from dagster_divorder.errors import DamagedFileError, DivOrderError, MissingStageError
 from dagster_divorder.pipeline.graph import OUTPUT, Graph
 from dagster_divorder.pipeline.prune import remove_superseded
