@@ -122,7 +122,7 @@ def train_missing(name: str, folder: Path, until: float) -> None:
             "tokens": int(read["epochs"].size * read["ids"].shape[1]),
             "processor_seconds": round(time.process_time() - started, 1),
             "epochs": trained.heldout.mean(axis=1).round(6).tolist(),
-            "figures": figures_of(trained, sequences.steps, task.heldout.sources, parts()),
+            "figures": figures_of(trained, sequences.steps, task.heldout.sources, training.KINDS),
         }
         with RESULTS.open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -137,12 +137,6 @@ def rows_in(sequences: training_evidence.Sequences, order: str, seed: int) -> di
     rng = np.random.default_rng([seed, 1])
     epochs = [np.lexsort((rng.random(sequences.rows), phases)) for _ in range(training_evidence.EPOCHS)]
     return {**sequences.tokens(sequences.plan, np.arange(sequences.rows)), "epochs": np.stack(epochs)}
-
-
-def parts() -> dict[str, np.ndarray]:
-    """The weight matrices by kind, as `figures_of` takes them."""
-    attention = np.array(["attn" in name for name in training.MATRICES])
-    return {"attention": attention, "feed-forward": ~attention}
 
 
 def results(name: str) -> list[dict[str, Any]]:

@@ -42,6 +42,11 @@ PARTS = (
 )
 MATRICES = tuple(f"model.layers.{layer}.{part}.weight" for layer in range(LAYERS) for part in PARTS)
 """Names of the W weight matrices whose gradients are ranked: of the blocks, without the embedding."""
+KINDS = {
+    "attention": np.array(["attn" in name for name in MATRICES]),
+    "feed-forward": np.array(["mlp" in name for name in MATRICES]),
+}
+"""The matrices of each kind, bool (W,)."""
 WARM_UP, LAST_RATE = 0.05, 0.1
 BETAS, WEIGHT_DECAY = (0.9, 0.95), 0.1
 LOGITS = 1 << 25

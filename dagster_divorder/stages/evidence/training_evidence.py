@@ -85,7 +85,7 @@ class _Training(NamedTuple):
 
 
 def _train_in_each_order(run: Run) -> Made:
-    from dagster_divorder.models.training import MATRICES, make_model
+    from dagster_divorder.models.training import KINDS, make_model
 
     store, notes = run.store, list[str]()
     folder = f"stages/{STAGE}/{TRAINING_EVIDENCE.key(run)}"
@@ -137,10 +137,8 @@ def _train_in_each_order(run: Run) -> Made:
                 f"the loss of order {each.order}, seed {each.seed}, learning rate {each.rate:g} is no number from step "
                 f"{np.argmin(np.isfinite(records.losses)):,} on; lower evidence.learning_rates"
             )
-    attention = np.array(["attn" in name for name in MATRICES])
-    parts = {"attention": attention, "feed-forward": ~attention}
     summary = {
-        **summarise(compared, SHUFFLED, sequences.steps, sources, parts, tokens),
+        **summarise(compared, SHUFFLED, sequences.steps, sources, KINDS, tokens),
         "weights": sum(each.numel() for each in make_model(task.class_count, 1, 0).parameters()),
         "seeds": SEEDS,
         "epochs": EPOCHS,
