@@ -278,9 +278,9 @@ def _toml(
         batch //= 2
     step = math.prod(max(1, ranks.get(name, 1)) for name in RANKS)
     # Trainers of preferences, and those that pack themselves, read records.
-    formats, packing = list(trainer_named(trainer).formats[:1]) if trainer else ["parquet"], ""
-    if looked.format == "pairs" or (looked.prefers and not trainer):
-        formats = []
+    formats, packing = [] if looked.prefers else ["parquet"], ""
+    if trainer:
+        formats = list(trainer_named(trainer).formats[:1])
     if not formats and looked.format != "pairs":
         packing = '[packing]\nmethod = "none"\n\n'
     elif looked.format == "prompt_completion" and all(
