@@ -262,13 +262,18 @@ class Law(RuleBasedStateMachine):
     @precondition(lambda self: not self.dirty)
     @rule()
     def run_again(self) -> None:
-        """Nothing new: nothing is computed and no output file is touched."""
+        """Nothing new, in files as they were or in a copy of them: nothing is computed, no output file is touched."""
         output = self.settings().output.path
         before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.iterdir()}
-        self.run()
-        made = [self.receipts[stage] for stage in GRAPH.needed(self.settings())]
-        assert {receipt.figures["new_documents"] for receipt in made} == {0}
-        assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.iterdir()} == before
+        for copied in (False, True):
+            if copied:
+                shutil.copytree(self.folder / "in", self.folder / "copy", copy_function=shutil.copyfile)
+                shutil.rmtree(self.folder / "in")
+                (self.folder / "copy").rename(self.folder / "in")
+            self.run()
+            made = [self.receipts[stage] for stage in GRAPH.needed(self.settings())]
+            assert {receipt.figures["new_documents"] for receipt in made} == {0}
+            assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in output.iterdir()} == before
 
     @rule(stages=st.integers(1, len(GRAPH.needed(Settings())) - 1))
     def run_the_first_stages(self, stages: int) -> None:
@@ -469,6 +474,7 @@ class Law(RuleBasedStateMachine):
             if self.receipts:
                 if self.dirty:
                     self.run()
+                self.run_again()
                 self.compare_with_a_fresh_run()
         finally:
             shutil.rmtree(self.folder)
@@ -584,6 +590,11 @@ def test_every_field_is_drawn_in_the_long_run() -> None:
 
 
 def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) -> None:
+    # Files that are trusted beside a new one, which few of the drawn histories have.
+    law = Law()
+    law.start([record(number, 0.5, 0, 0) for number in range(8)], [])
+    law.append("d.jsonl", [record(9, 0.5, 0, 0)], True)
+    law.teardown()
     run_state_machine_as_test(
         Law,
         settings=settings(
