@@ -31,7 +31,21 @@ from dagster_divorder.models.tokenize import check_ids, panics_as_errors
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+AS_IT_IS = "PreTrainedTokenizerFast"
+"""The class that runs tokenizer.json as it is; other classes replace parts of it. Version 5 of transformers calls it
+TokenizersBackend, and versions before know it by this name alone."""
+CHOSEN = {
+    ("llama", AS_IT_IS): AS_IT_IS,
+    ("llama", "TokenizersBackend"): AS_IT_IS,
+    ("olmo2", AS_IT_IS): AS_IT_IS,
+    ("olmo2", "TokenizersBackend"): AS_IT_IS,
+    ("qwen2", "Qwen2Tokenizer"): "Qwen2Tokenizer",
+    ("qwen3", "Qwen2Tokenizer"): "Qwen2Tokenizer",
+}
+"""The class that AutoTokenizer chooses, by the model's type and the class that the tokenizer names, where that is sure.
+Importing AutoTokenizer imports torch."""
 CHANGE_NOTHING = {
+    *("backend", "is_local", "local_files_only"),
     *(
         "tokenizer_class",
         "model_max_length",
@@ -40,6 +54,7 @@ CHANGE_NOTHING = {
         "chat_template",
     ),
     *("bos_token", "eos_token", "pad_token", "unk_token", "padding_side", "truncation_side"),
+    *("additional_special_tokens", "extra_special_tokens"),
 }
 """Keys of tokenizer_config.json that leave tokenizer.json as it is, if that has their tokens."""
 OWN_FILES: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
@@ -119,17 +134,13 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     Raises:
         InputError: there is no usable tokenizer.json.
     """
-    from transformers import PreTrainedTokenizerFast
+    import transformers
 
     check_ids(directory)  # libraries allocate memory for the largest id, or abort
     with explaining(directory):
-        if _runs_as_it_is(directory):
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(directory, **OWN_FILES)
-        else:
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(directory, **OWN_FILES)
-        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        kind = getattr(transformers, _chosen(directory) or "AutoTokenizer")
+        tokenizer = kind.from_pretrained(directory, **OWN_FILES)
+        if not isinstance(tokenizer, transformers.PreTrainedTokenizerFast):
             raise TypeError(f"{type(tokenizer).__name__} is not a fast tokenizer")
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
@@ -139,30 +150,33 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _runs_as_it_is(directory: Path) -> bool:
-    """Whether AutoTokenizer would choose PreTrainedTokenizerFast: the class that Llama 3, the bootstrap model and
-    tokenizers saved by this package name. Choosing it here saves importing torch, 5 s of a processor. For some types of
-    model AutoTokenizer replaces the named class, but not for Llama."""
+def _chosen(directory: Path) -> str | None:
+    """The class of `CHOSEN` for a checkpoint; None: AutoTokenizer has to choose."""
     named, config = (
         read_object(directory / name) if (directory / name).is_file() else {}
         for name in (CONFIG, "config.json")
     )
-    return named.get("tokenizer_class") == "PreTrainedTokenizerFast" and config.get("model_type") == "llama"
+    if "auto_map" in named:
+        return None
+    return CHOSEN.get((str(config.get("model_type")), str(named.get("tokenizer_class"))))
 
 
 def _says_all(directory: Path) -> bool:
     """Whether tokenizer.json holds all that transformers would make of the files of a checkpoint, so that a copy is as
     good. Importing transformers takes a second."""
-    if not _runs_as_it_is(directory) or any((directory / name).exists() for name in (TEMPLATE, ADDED)):
+    if _chosen(directory) != AS_IT_IS or any((directory / name).exists() for name in (TEMPLATE, ADDED)):
         return False
     content, config = check_ids(directory), read_object(directory / CONFIG)
     listed = config.pop("added_tokens_decoder", None)
     mapped = read_object(directory / SPECIAL) if (directory / SPECIAL).exists() else {}
     added = content.get("added_tokens") or []
-    special = [token["content"] for token in added if token.get("special")]
+    special = [None, *(token["content"] for token in added if token.get("special"))]
+    named = [value for name, value in config.items() if name.endswith("_token")]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        named += config.get(name) or []
     return (
         config.keys() <= CHANGE_NOTHING
-        and all(value in (None, *special) for name, value in config.items() if name.endswith("_token"))
+        and all(token in special for token in named)
         and all(config.get(name) == value for name, value in mapped.items())
         and listed in (None, {str(token.pop("id")): token for token in added})
         and not (content.get("truncation") or content.get("padding") or content["model"].get("dropout"))
@@ -172,8 +186,8 @@ def _says_all(directory: Path) -> bool:
 def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -> None:
     """Writes the tokenizer of a checkpoint into an existing folder: tokenizer.json with all control tokens, and
     tokenizer_config.json with special tokens and chat templates. AutoTokenizer, `tokenizers` and gigatoken read the
-    same tokenizer from them, since their class runs tokenizer.json as it is; other classes replace parts of it.
-    template: the chat template in place of the checkpoint's own.
+    same tokenizer from them, since its class is `AS_IT_IS`. template: the chat template in place of the checkpoint's
+    own.
 
     Raises:
         InputError: there is no usable tokenizer.json.
@@ -181,7 +195,14 @@ def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -
     if template is None and _says_all(directory):
         for name in (TOKENIZER, CONFIG):
             shutil.copyfile(directory / name, folder / name)
-        return
+    else:
+        _save_loaded(directory, folder, template)
+    config = read_object(folder / CONFIG)
+    if config["tokenizer_class"] != AS_IT_IS:
+        write_json(folder / CONFIG, {**config, "tokenizer_class": AS_IT_IS})
+
+
+def _save_loaded(directory: Path, folder: Path, template: str | None) -> None:
     from transformers import PreTrainedTokenizerFast
 
     own = load_tokenizer(directory)
@@ -192,10 +213,6 @@ def save_tokenizer(directory: Path, folder: Path, template: str | None = None) -
         if template is not None:
             saved.chat_template = template
         saved.save_pretrained(folder, save_jinja_files=False)
-    # transformers before version 5 knows the class by this name alone.
-    write_json(
-        folder / CONFIG, {**read_object(folder / CONFIG), "tokenizer_class": "PreTrainedTokenizerFast"}
-    )
 
 
 def load_module(directory: Path, kind: str, device: str, dtype: str, *, processes: int = 1) -> Any:

@@ -13,7 +13,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
-from dagster_divorder.models.pretrained import load_config, load_tokenizer, save_tokenizer
+from dagster_divorder.models.pretrained import CHOSEN, load_config, load_tokenizer, save_tokenizer
 from dagster_divorder.models.tokenize import load_encoder, special_ids
 from tests.models.conftest import WORDS
 
@@ -34,6 +34,17 @@ WHOLE = {
         "added_tokens_decoder": {"0": {"content": END, **CONTROL}, "1": {"content": START, **CONTROL}},
     },
     "special_tokens_map": {"eos_token": END},
+}
+SAVED_BY_5 = {
+    "config": LLAMA,
+    "tokenizer_config": {
+        "tokenizer_class": "TokenizersBackend",
+        "backend": "tokenizers",
+        "is_local": True,
+        "local_files_only": True,
+        "eos_token": END,
+        "extra_special_tokens": [START],
+    },
 }
 
 SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
@@ -62,6 +73,14 @@ SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "of Llama, whole": ("cl100k", WHOLE),
+    "of Llama, saved by transformers 5": ("cl100k", SAVED_BY_5),
+    "of Llama, with a further control token": (
+        "cl100k",
+        {
+            "config": LLAMA,
+            "tokenizer_config": {**SAVED_BY_5["tokenizer_config"], "extra_special_tokens": ["<|new|>"]},
+        },
+    ),
     "of Llama, truncating": ("truncating and padding", {"config": LLAMA, "tokenizer_config": FAST}),
     "of Llama, with tokens of the configuration": (
         "gpt2",
@@ -111,14 +130,27 @@ def test_a_saved_tokenizer_is_the_one_of_transformers(
     assert special_ids(saved) == names
 
 
-def test_a_tokenizer_whose_file_says_all_is_copied(make_tokenizer: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [WHOLE, SAVED_BY_5], ids=["4", "5"])
+def test_a_tokenizer_whose_file_says_all_is_copied(
+    make_tokenizer: Make, tmp_path: Path, files: dict[str, dict[str, Any]]
+) -> None:
     directory, saved = make_tokenizer("cl100k"), tmp_path / "saved"
-    for name, content in WHOLE.items():
+    for name, content in files.items():
         (directory / f"{name}.json").write_text(json.dumps(content))
     saved.mkdir()
     save_tokenizer(directory, saved)
-    for name in (TOKENIZER, CONFIG):
-        assert (saved / name).read_bytes() == (directory / name).read_bytes()
+    assert (saved / TOKENIZER).read_bytes() == (directory / TOKENIZER).read_bytes()
+    assert json.loads((saved / CONFIG).read_text()) == {**files["tokenizer_config"], **FAST}
+
+
+@pytest.mark.parametrize(("model", "named"), CHOSEN)
+def test_the_class_is_the_one_that_transformers_chooses(make_tokenizer: Make, model: str, named: str) -> None:
+    from transformers import AutoTokenizer
+
+    directory = make_tokenizer("gpt2")
+    (directory / "config.json").write_text(json.dumps({"model_type": model}))
+    (directory / CONFIG).write_text(json.dumps({"tokenizer_class": named}))
+    assert type(load_tokenizer(directory)) is type(AutoTokenizer.from_pretrained(directory))
 
 
 def test_dropout_is_off(make_tokenizer: Make, tmp_path: Path) -> None:
