@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -16,28 +14,10 @@ from dagster_divorder.defs.log import COLUMNS, short_lines
 from tests.conftest import topic_records, write_jsonl
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-def run(defs: dg.Definitions, instance: dg.DagsterInstance, *assets: Any) -> dg.ExecuteInProcessResult:
-    """Assets of the corpus `news` and of others."""
-    others = [asset for asset in assets if isinstance(asset, dg.AssetsDefinition)]
-    return dg.materialize(
-        [*(defs.assets or ()), *others],
-        selection=dg.AssetSelection.assets(*assets).upstream(),
-        instance=instance,
-        raise_on_error=False,
-    )
-
-
-def test_an_error_is_a_failure_that_begins_with_its_sentence(
-    config: Path, instance: dg.DagsterInstance
-) -> None:
+def test_an_error_is_a_failure_that_begins_with_its_sentence(config: Path) -> None:
     config.write_text(config.read_text().replace("[input]", '[input]\nid_field = "none"'))
-    result = run(build_definitions(config, key_prefix="news"), instance, dg.AssetKey(["news", "raw_docs"]))
+    curate = build_definitions(config).resolve_job_def("curate")
+    result = curate.execute_in_process(raise_on_error=False)
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     said = failure.step_failure_data.user_failure_data
     assert said and str(said.description).startswith("input.id_field: no record has")
