@@ -38,29 +38,6 @@ class Nodes:
         """As a power cut does."""
         self.cluster.remove_node(node, allow_graceful=False)
 
-    def workers(self) -> list[int]:
-        """Processes that are at a call of the engine."""
-        return [
-            int(process.name)
-            for process in Path("/proc").iterdir()
-            if process.name.isdigit() and self._is_at_work(process)
-        ]
-
-    def _is_at_work(self, process: Path) -> bool:
-        try:
-            at_work = process.joinpath("cmdline").read_bytes().startswith(b"ray::_attempt")
-            return at_work and self._parent(process) in self._raylets()
-        except OSError:
-            return False
-
-    def _parent(self, process: Path) -> int:
-        return int(process.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-
-    def _raylets(self) -> set[int]:
-        return {
-            of.process.pid for node in self.cluster.list_all_nodes() for of in node.all_processes["raylet"]
-        }
-
 
 @pytest.fixture(scope="session")
 def ray_nodes() -> Iterator[Nodes]:

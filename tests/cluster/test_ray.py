@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,12 @@ from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
-from tests.cluster import letters
 from tests.cluster.ray_cluster import Nodes
 from tests.conftest import topic_records, write_jsonl
 from tests.engine.work import (
     die_at_three,
     die_once,
+    leave_a_byte,
     meet,
     process_after,
     refuse_three,
@@ -47,27 +45,6 @@ nothing = partial(str, "")
 def engine(ray_address: str) -> Iterator[RayEngine]:
     with closing(RayEngine(ray_address, 0, nothing)) as engine:
         yield engine
-
-
-class AtEach(Silent):
-    """Does something at a number of finished fragments."""
-
-    def __init__(self, number: int, what: Callable[[], object]) -> None:
-        self.number, self.what = number, what
-
-    @contextmanager
-    def __call__(
-        self, what: str, total: int | None = None, unit: str = ""
-    ) -> Iterator[Callable[[int], None]]:
-        done = 0
-
-        def advance(items: int) -> None:
-            nonlocal done
-            done += 1
-            if what == "letters" and done == self.number:
-                self.what()
-
-        yield advance
 
 
 def test_results_come_in_order_from_all_nodes(engine: RayEngine, tmp_path: Path) -> None:
@@ -97,6 +74,22 @@ def test_a_call_whose_worker_dies_is_made_again_a_few_times(engine: RayEngine, t
     assert list(engine.each(die_once, items)) == items
     with pytest.raises(WorkerError, match="lost 3 times, the last time by WorkerCrashedError"):
         list(engine.each(die_at_three, range(5)))
+
+
+def test_a_node_that_is_killed_costs_its_own_calls(
+    engine: RayEngine, ray_nodes: Nodes, tmp_path: Path
+) -> None:
+    # Both nodes have a worker from here on.
+    assert list(engine.each(meet, [(str(tmp_path / "a"), str(tmp_path / "b"))[::way] for way in (1, -1)]))
+    items = [str(tmp_path / f"{number}") for number in range(40)]
+    results = engine.each(leave_a_byte, items)
+    finished = [next(results) for _ in range(4)]
+    ray_nodes.kill(ray_nodes.second)
+    try:
+        assert [*finished, *results] == items
+    finally:
+        ray_nodes.second = ray_nodes.add()
+    assert {Path(item).stat().st_size for item in finished} == {1}
 
 
 def test_what_no_node_has_is_not_waited_for(engine: RayEngine) -> None:
@@ -157,46 +150,6 @@ def test_a_run_gives_the_bytes_of_a_local_one(
     assert len(local) > 40
     assert sum(name.endswith(".mds") for name in local) > 2
     assert [name for name in local | ray if local.get(name) != ray.get(name)] == []
-
-
-@pytest.fixture
-def two_stores(
-    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Settings, Settings]:
-    """Settings of a run that was made by a loop, and of the same on Ray."""
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", inputs.BLOCK_BYTES)
-    monkeypatch.setattr(cut, "HARD_LINES", cut.HARD_LINES)
-    letters.corpus(tmp_path)
-    local = letters.settings(tmp_path, "local")
-    letters.run_letters(local, Silent())
-    assert len(letters.stored(local)) > 20
-    return local, letters.settings(tmp_path, "ray", address=ray_address)
-
-
-@pytest.mark.parametrize("what", ["worker", "node"])
-def test_what_is_killed_costs_its_own_tasks(
-    what: str, two_stores: tuple[Settings, Settings], ray_nodes: Nodes
-) -> None:
-    local, ray = two_stores
-    finished: set[str] = set()
-
-    def kill() -> None:
-        finished.update(letters.stored(ray))
-        if what == "node":
-            ray_nodes.kill(ray_nodes.second)
-        else:
-            for process in ray_nodes.workers():
-                os.kill(process, signal.SIGKILL)
-
-    try:
-        letters.run_letters(ray, AtEach(3, kill))
-    finally:
-        if what == "node":
-            ray_nodes.second = ray_nodes.add()
-    assert letters.stored(ray) == letters.stored(local)
-    calls = letters.calls(ray)
-    assert len(finished) >= 3
-    assert {calls.count(fragment) for fragment in finished} == {1}
 
 
 # Clusters that cannot do it -------------------------------------------------------------------------------------

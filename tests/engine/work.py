@@ -68,6 +68,14 @@ def die_once(at: str) -> str:
     return at
 
 
+def leave_a_byte(file: str) -> str:
+    """A call that leaves a byte in its file each time that it is made."""
+    with open(file, "ab") as out:
+        out.write(b".")
+    time.sleep(0.1)
+    return file
+
+
 def meet(files: tuple[str, str]) -> tuple[str, str | None]:
     """A call that makes the first file and ends when the second one is there: its node, and its threads a library."""
     import ray
