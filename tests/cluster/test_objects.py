@@ -181,10 +181,16 @@ def made_twice(proxy: Proxy) -> set[str]:
     return {name for name in per_fragment if per_fragment.count(name) > 1}
 
 
-def test_a_killed_run_is_resumed_and_nothing_finished_is_made_again(
-    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy
+def test_a_run_that_found_the_bucket_full_or_was_killed_is_resumed_and_nothing_finished_is_made_again(
+    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = settings(new_place())
+    here, puts = settings(new_place()), itertools.count()
+    full = Fault(507, "InsufficientStorage")
+    proxy.fault = lambda request: full if request.method == "PUT" and next(puts) > 14 else None
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "connect", lambda place, retry_seconds: connect(place, 0.1))
+        with pytest.raises(DiskFullError, match=r"s3://.*no space left.*run again"):
+            run(here)
     for number in (4, 9, 30, 30):
         driver = Driver(here)
         proxy.fault = at_put(number, driver.process.kill)
@@ -225,24 +231,6 @@ def test_two_runs_at_once_with_other_fits_both_end_well_and_leave_the_state_of_o
         for again in (here, alone):
             run(again)
             assert output(again) == written
-
-
-def test_a_full_bucket_is_told_and_gone_on_from(
-    settings: Make, expected: Any, new_place: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "connect", lambda place, retry_seconds: connect(place, 0.1))
-    here = settings(new_place())
-    for fault in (Fault(507, "InsufficientStorage"), Fault(403, "QuotaExceeded")):
-        number = itertools.count()
-        proxy.fault = lambda request, fault=fault, number=number: (
-            fault if request.method == "PUT" and next(number) > 14 else None
-        )
-        with pytest.raises(DiskFullError, match=r"s3://.*no space left.*run again"):
-            run(here)
-        proxy.fault = lambda request: None
-    run(here)
-    assert not made_twice(proxy)
-    check(here, expected)
 
 
 def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
