@@ -8,7 +8,6 @@ import functools
 import gc
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pickle
 import shutil
@@ -16,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import hypothesis
 import joblib
 import orjson
 import pytest
+import tomlkit
 import xxhash
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -380,22 +380,6 @@ def over(base: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_toml(table: Mapping[str, Any], name: str = "") -> str:
-    """Settings as a file has them. name: of the section that they are."""
-    inner = name.strip("[]") + "." if name else ""
-    blocks = {
-        key: value
-        for key, value in table.items()
-        if isinstance(value, list) and value and isinstance(value[0], dict)
-    }
-    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
-    lines = [f"[{name}]"] if name else []
-    lines += [f"{key} = {json.dumps(table[key])}" for key in table if key not in blocks | tables]
-    lines += [as_toml(value, f"{inner}{key}") for key, value in tables.items()]
-    lines += [as_toml(block, f"[{inner}{key}]") for key in blocks for block in blocks[key]]
-    return "\n".join(lines)
-
-
 SMALL: dict[str, Any] = {
     "input": {"paths": ["docs.jsonl"]},
     "store": {"path": "store"},
@@ -409,7 +393,7 @@ SMALL: dict[str, Any] = {
 
 def small_toml(**sections: Any) -> str:
     """A settings file for a small corpus beside it; sections given as keyword arguments are merged in."""
-    return as_toml(over(SMALL, sections)) + "\n"
+    return tomlkit.dumps(over(SMALL, sections))
 
 
 def small_settings(folder: Path, **sections: Any) -> Settings:

@@ -18,9 +18,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomlkit
 
 from dagster_divorder.cli import main
-from tests.conftest import as_toml, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/recipes.md").read_text()
 RECIPES = {
@@ -85,7 +86,7 @@ pytestmark = pytest.mark.slow
 
 def made(folder: Path, *tables: Mapping[str, Any]) -> dict[str, bytes]:
     """What a run under some settings writes in the current folder, by name."""
-    (folder / "divorder.toml").write_text(as_toml(merged(*tables)))
+    (folder / "divorder.toml").write_text(tomlkit.dumps(merged(*tables)))
     assert main(["run"]) == 0
     files = [path for path in (folder / "divorder").glob("[ce]*/**/*") if path.suffix != ".json"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}

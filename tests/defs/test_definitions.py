@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import tomlkit
 
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, asset_upstream
@@ -24,18 +25,11 @@ SETTINGS = {
 }
 
 
-def as_toml(sections: dict) -> str:
-    return '[input]\npaths = ["docs.jsonl"]\n' + "".join(
-        f"[{section}]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
-        for section, keys in sections.items()
-    )
-
-
 @pytest.mark.parametrize("sections", SETTINGS.values(), ids=SETTINGS)
 def test_a_run_follows_the_graph_of_the_settings_from_group_to_group(
     load: Load, config: Path, sections: dict
 ) -> None:
-    config.write_text(as_toml(sections))
+    config.write_text(tomlkit.dumps({"input": {"paths": ["docs.jsonl"]}, **sections}))
     defs = load()
     dg.Definitions.validate_loadable(defs)
     settings = load_settings(config)

@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import tomlkit
 import yaml
 
 from dagster_divorder.cli import main
 from dagster_divorder.trainers import TRAINERS, Reading
 from dagster_divorder.trainers.replay import Shape, replay
-from tests.conftest import as_toml, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 from tests.test_recipes import SMALL, merged
 from tests.test_verify import chats
 from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
@@ -109,7 +110,7 @@ class Case:
         if self.trainer.formats:
             # Rows of Parquet are what the others are compared with.
             small["exports"]["formats"] = [*dict.fromkeys((*self.trainer.formats, "parquet"))]
-        config.write_text(as_toml(merged(proposed, SMALL, small)))
+        config.write_text(tomlkit.dumps(merged(proposed, SMALL, small)))
 
     def script(self, heading: str, **names: Any) -> dict[str, Any]:
         """The names after the Python of a section."""
