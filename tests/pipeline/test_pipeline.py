@@ -23,35 +23,15 @@ from dagster_divorder.pipeline.stage import changed_settings, given_settings
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.output_manifests import is_whole
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.words import ORDERS
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.runs import Make, ran, run
 
 
-def meta(settings: Settings) -> dict[str, Any]:
-    return orjson.loads((settings.output.path / "curated_meta.json").read_bytes())
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records())
-
-
-def test_jsonl_comes_out_byte_for_byte_in_the_order(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    reports = run(settings)
-    lines = corpus.read_bytes().splitlines(keepends=True)
-    order = np.load(settings.output.path / "order.npy")
-    assert sorted(order.tolist()) == list(range(len(lines)))
-    assert order.dtype == np.int64
-    assert (settings.output.path / "curated.jsonl").read_bytes() == b"".join(lines[at] for at in order)
-    assert (settings.output.path / "rejects.jsonl").read_bytes() == b""
-    for stage, report in reports.items():
-        figures = {"documents", "new_documents", "reused_documents", "seconds"}
-        assert figures <= set(report), stage
-    assert is_whole(settings.output.path, meta(settings)["files"])
 
 
 def test_results_for_notebooks(corpus: Path, make_settings: Make) -> None:
