@@ -135,6 +135,9 @@ def test_a_line_beyond_the_limit_is_refused_and_never_held(tmp_path: Path) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * inputs.BLOCK_BYTES
+    file.write_bytes(gzip.compress(b'{"text": "a"}\r' * 9))
+    with pytest.raises(InputError, match=r"line 1 has more than 99 bytes.*; it is CR line ends, expected LF"):
+        list(read_lines(file, 99))
 
 
 def test_parquet_rows_come_in_blocks(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ REFUSED = {
     b'{"text": "NaN", "n": }': "not valid JSON",
     b'{"text": "a", "n": NaN': "not valid JSON",
     b'{"text": "a"} {"text": "b"}': "not valid JSON",
+    b'{"text": "a"}\r{"text": "b"}': "CR line ends, expected LF or CRLF",
     b'{"text": "a\x00b"}': "not valid JSON",
     b'{"text": "a", "score": 1e400}': "not valid JSON: number is infinity",
     b'\xef\xbb\xbf{"text": "a"}': "not valid JSON",

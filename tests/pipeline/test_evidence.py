@@ -13,13 +13,12 @@ import pytest
 
 from dagster_divorder import run_all, run_stage
 from dagster_divorder.cli import main
-from dagster_divorder.core.measure import WINDOWS, Feature
-from dagster_divorder.core.measure import stationarity as core_stationarity
+from dagster_divorder.core.measure import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import MissingStageError
-from dagster_divorder.pipeline.run import Run, run_checks
+from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings, load_settings
-from dagster_divorder.stages import GRAPH, open_run
+from dagster_divorder.stages import open_run
 from dagster_divorder.stages.evidence import strategy_comparison
 from dagster_divorder.stages.measure import stationarity
 from dagster_divorder.stages.measure.diversity_metrics import load_metrics, load_verdict, remedy
@@ -46,32 +45,6 @@ def settings_of(corpus: Path, **sections: dict[str, Any]) -> Settings:
 def metrics_of(settings: Settings) -> dict[str, dict[str, Any]]:
     run_all(settings, Silent())
     return load_metrics(open_run(settings))
-
-
-def test_the_sequences_that_are_measured_are_those_that_are_left(corpus: Path) -> None:
-    """Token by token: the stream as a trainer reads it, and every window of it."""
-    settings = settings_of(corpus)
-    metrics, run = metrics_of(settings), open_run(settings)
-    figures = metrics["sequences"]
-    packed, epochs, labels = load_packed(run), load_sequence_order(run), load_traits(run).codes["cluster"]
-    stream = np.concatenate(
-        [
-            np.repeat(labels[packed.document[runs]], packed.length[runs])
-            for s in epochs[0]
-            for runs in [slice(packed.indptr[s], packed.indptr[s + 1])]
-        ]
-    )
-    assert len(stream) == figures["tokens"]
-    before = np.cumsum(np.vstack([np.zeros(4), np.eye(4)[stream]]), axis=0)
-    share = before[-1] / len(stream)
-    edges = np.append(np.arange(0, len(stream), 64), len(stream))
-    for window, size in zip(WINDOWS, (1, 4, 40), strict=True):
-        tokens = edges[size:] - edges[:-size]
-        inside = before[edges[size:]] - before[edges[:-size]]
-        worst = np.abs(inside / tokens[:, np.newaxis] - share).max()
-        assert figures["windows"][window]["cluster"]["worst"] == pytest.approx(worst, abs=1e-12)
-    distinct = [len(set(stream[at : at + 64].tolist())) for at in range(0, len(stream), 64)]
-    assert figures["distinct"]["cluster"]["mean"] == pytest.approx(np.mean(distinct))
 
 
 def test_balanced_beats_shuffling_and_the_original_order_does_not(corpus: Path) -> None:
@@ -258,16 +231,3 @@ def test_it_is_measured_once_whatever_evidence_comes_later(drifting: Path, tmp_p
     names = {of.feature for of in load_stationarity(open_run(settings)).features}
     assert "external vectors" in names and "shallow vectors" not in names
     assert later["curated_output"].figures["written"] is False
-
-
-def test_what_phases_ask_for_is_no_drift(drifting: Path) -> None:
-    first = {"sea.example": 0.7, "rail.example": 0.1, "kitchen.example": 0.1, "garden.example": 0.1}
-    phases = [{"until": 0.5, "weights": first}, {"weights": "natural"}]
-    settings = drift_settings(drifting, mixing={"phase": phases})
-    run_all(settings, Silent())
-    found = run_checks(GRAPH, settings, stage="diversity_metrics")["nothing_drifts"]
-    assert found.passed and "inside its 2 stretches" in found.text, found.text
-    run = open_run(settings)
-    sample, *_ = stationarity.load_sample(run, load_stream(run))
-    features = stationarity.features(run, load_stream(run).traits, sample)
-    assert not core_stationarity(features, len(sample), batch=8).passed, "in one stretch"

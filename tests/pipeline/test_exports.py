@@ -305,27 +305,6 @@ def test_a_tokenizer_without_an_end_of_text_token_is_refused_before_texts_are_to
         run_all(settings, Silent(), ["raw_docs", "base_model"])
 
 
-def test_the_tokenizer_beside_an_export_and_the_checkpoints_own_give_its_ids(
-    make: Make, checkpoint: Path
-) -> None:
-    """Whatever its class makes of tokenizer.json."""
-    from transformers import AutoTokenizer
-
-    (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
-    content = orjson.loads((checkpoint / "tokenizer.json").read_bytes())
-    content["model"]["dropout"] = 0.5
-    content["pre_tokenizer"]["add_prefix_space"] = True
-    (checkpoint / "tokenizer.json").write_bytes(orjson.dumps(content))
-    settings = make("parquet", "olmo", model={"base": str(checkpoint)})
-    run_all(settings, Silent())
-    texts = [record["text"] for record in topic_records(12)]
-    expected = open_run(settings).column("token_counts", "ids")
-    for folder in (checkpoint, *(settings.exports.path / f"_{name}" for name in ("parquet", "olmo"))):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        found = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        assert sorted(number for ids in found for number in ids) == sorted(expected.tolist())
-
-
 @pytest.fixture
 def make_masked(tmp_path: Path, make_settings: Make) -> Make:
     """Settings with exports below tmp_path, of conversations and plain texts."""

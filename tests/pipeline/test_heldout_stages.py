@@ -27,9 +27,11 @@ from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix import heldout
+from dagster_divorder.stages.mix.consumed import consumed_text_mask
 from dagster_divorder.stages.mix.heldout import heldout_ids
 from dagster_divorder.stages.mix.heldout_copies import heldout_table, load_heldout
 from dagster_divorder.stages.mix.repeats import load_plan
+from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import hex_ids
@@ -145,6 +147,36 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
     sizes = Counter(record["source"] for record in records)
     assert all(abs(len(after[source]) - SHARE * size) <= 1 for source, size in sizes.items())
     assert_no_copy(set.union(*after.values()), trained(run, records))
+
+
+def test_what_a_trainer_has_consumed_is_neither_held_out_nor_removed(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    records = topic_records(30)
+    copies = [edited(record) for record in records]
+    write_jsonl(tmp_path / "docs.jsonl", records + copies)
+    run = ran(make_settings(), "curated_output")
+    tokens, order = run.column("token_counts", "lengths"), load_order(run).order
+    frozen = int(tokens.sum()) // 2
+    consumed = set(order[np.cumsum(tokens[order]) - tokens[order] < frozen].tolist())
+
+    settings = make_settings(heldout={"documents": SHARE}, order={"frozen_tokens": frozen})
+    records += copies
+    wanted = 0
+    for _ in range(2):
+        run = ran(settings, "curated_output")
+        free = ~consumed_text_mask(run)
+        assert consumed.isdisjoint(np.flatnonzero(free).tolist())
+        held = set.union(*texts_by_source(run).values())
+        # A tenth of each source, as far as it was not read; appends change nothing about it.
+        unread = Counter(record["source"] for record, left in zip(records, free, strict=True) if left)
+        wanted = wanted or sum(min(6, number) for number in unread.values())
+        assert len(held) == wanted
+        copied = are_copies(records, held)
+        assert np.array_equal(load_plan(run)["times"] == 0, free & copied)
+        assert copied[~free].any()
+        records += topic_records(3, start=500)
+        write_jsonl(tmp_path / "docs.jsonl", records)
 
 
 def test_what_was_drawn_is_found_again_after_a_prune_under_other_settings(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
@@ -287,35 +286,6 @@ def shown(settings: Settings) -> str:
     remarks = raw_docs.RAW_DOCS.show(run, run.receipt("raw_docs"))["remarks"]
     assert isinstance(remarks, Text)
     return remarks.markdown
-
-
-def record(size: int) -> bytes:
-    """A record of so many bytes."""
-    return b'{"text":"%s"}' % (b"x" * (size - 11))
-
-
-@pytest.mark.parametrize("end", [b"", b"\r"])
-def test_cr_line_ends_are_named(tmp_path: Path, make_settings: Make, end: bytes) -> None:
-    file, settings = tmp_path / "docs.jsonl", make_settings(input={"max_reject_share": 1})
-
-    def read(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        file.write_bytes(data)
-        with patch.object(raw_docs, "MAX_RECORD_BYTES", 100):
-            receipt = run_stage("raw_docs", settings, Silent())
-        rejects = LocalStore(settings.store.path).read_verified(receipt.files["rejects"])
-        return receipt.figures, [orjson.loads(line) for line in rejects.splitlines()]
-
-    for count in (2, 50):  # below the limit of a record, and beyond it
-        with pytest.raises(
-            InputError, match=r"docs\.jsonl:(1: | line 1 has more than).*CR line ends, expected LF or CRLF"
-        ):
-            read(b"\r".join([record(40)] * count) + end)
-    found, (reject,) = read(record(50) + b"\n" + record(20) + b"\r" + record(20) + end)
-    assert (found["records"], found["partial_lines"]) == (1, 0)
-    assert reject["reason"].startswith("CR line ends")
-    # CRLF of which the LF is not written yet is none.
-    found, rejects = read(record(50) + b"\r\n" + record(20)[:-3] + b"\r")
-    assert (found["partial_lines"], rejects) == (1, [])
 
 
 def test_what_is_odd_is_told_until_it_is_mended(tmp_path: Path, make_settings: Make) -> None:

@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 from dagster_divorder import load_results, run_all
 from dagster_divorder.cli.runs import run as run_command
 from dagster_divorder.core.packing import PackedSequences
+from dagster_divorder.core.spans import Spans
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
@@ -29,7 +30,7 @@ from dagster_divorder.stages.order.packed_sequences import PACKED_SEQUENCES, lef
 from dagster_divorder.stages.order.sequence_order import load_sequence_order, sequence_items
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
-from dagster_divorder.stages.text.loss_mask import load_loss_mask
+from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask
 from dagster_divorder.verify import verify
 from tests.conftest import TOPICS, topic_text, write_jsonl
 from tests.pipeline.runs import Make, ran
@@ -269,42 +270,10 @@ def trained_tokens(run: Run) -> np.ndarray:
     return mask.within(np.arange(len(run.view)), 0, np.diff(mask.begins))
 
 
-def trained_places(left: Run) -> list[np.ndarray]:
-    """The trained tokens of each record, bool (length,), one span at a time."""
-    mask = load_loss_mask(left)
-    trained = np.zeros(mask.begins[-1], bool)
-    for first, last in zip(mask.trained.first, mask.trained.last, strict=True):
-        trained[first:last] = True
-    return [trained[mask.begins[row] : mask.begins[row + 1]] for row in range(len(left.view))]
-
-
-@pytest.mark.parametrize(
-    "packing",
-    [
-        {"method": "best_fit"},
-        {"method": "none"},
-        {"method": "concat", "end_of_text": True},
-    ],
-    ids=lambda packing: "-".join(map(str, packing.values())),
-)
-def test_rows_of_sequences_count_what_is_trained_on(
-    make_settings: Make, exchanges: Path, packing: dict
-) -> None:
-    left = ran(settings_of(make_settings, packing=packing), "sequence_order")
-    packed, traits, places = load_packed(left), load_stream(left).traits, trained_places(left)
-    if packing.get("end_of_text"):
-        # It is trained on where the token before it is.
-        places = [np.append(trained, trained[-1:]) for trained in places]
-    clusters = traits.codes["cluster"]
-    expected = np.zeros((len(packed), traits.sizes()["cluster"]), int)
-    for sequence in range(len(packed)):
-        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document, start = packed.document[at], packed.start[at]
-            inside = places[document][start : start + packed.length[at]]
-            expected[sequence, clusters[document]] += inside.sum()
-    items = sequence_items(left, load_stream(left), packed)
-    assert_array_equal(items.counts[:, items.groups == 0].toarray(), expected)
-    assert expected.sum() <= sum(trained.sum() for trained in places) < load_packed(left).length.sum()
+def test_an_end_of_text_token_is_trained_on_where_the_token_before_it_is() -> None:
+    mask = LossMask(np.array([0, 3, 5, 5]), Spans(np.array([1]), np.array([3])))
+    assert mask.within(np.arange(3), 0, np.array([4, 3, 1])).tolist() == [3, 0, 0]
+    assert mask.within(np.arange(3), 0, np.array([2, 2, 0])).tolist() == [1, 0, 0]
 
 
 def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
