@@ -86,8 +86,9 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
     trainer, not rows that workers have read ahead. A plain DataLoader cannot count them: use SequenceStream.
 
     Raises:
-        InputError: the rank is outside the world or one of the two is not known, world size x micro-batch does not
-            divide the batch, the batch is larger than the export, or the costs of rows are not known.
+        InputError: dataset is something else, the rank is outside the world or one of the two is not known, world size
+            x micro-batch does not divide the batch, the batch is larger than the export, or the costs of rows are not
+            known.
     """
 
     def __init__(
@@ -100,6 +101,11 @@ class GlobalBatchSampler(Sampler[Sequence[int]]):
         world_size: int | None = None,
         equal_ranks: bool = False,
     ) -> None:
+        if not isinstance(dataset, SequenceDataset):
+            raise InputError(
+                f"dataset is a {type(dataset).__name__}; expected a SequenceDataset of an export (a BalancedSampler is "
+                "the `sampler` of a loader)"
+            )
         self.source, self._pads = dataset.export, dataset.pads
         self.batch = self.source.batch if batch is None else batch
         rank, world_size = _ranks(rank, world_size)

@@ -186,6 +186,8 @@ def test_ranks_that_cannot_share_a_batch_are_refused(export: tuple[Path, list[An
     for arguments, message in refused:
         with pytest.raises(InputError, match=message):
             SequenceStream(path, **{"rank": 0, "world_size": 1, **arguments})
+    with pytest.raises(InputError, match="dataset is a list; expected a SequenceDataset of an export"):
+        GlobalBatchSampler([1, 2, 3])  # type: ignore[arg-type]
 
 
 def test_rank_and_world_size_are_what_torchrun_sets(
