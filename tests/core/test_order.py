@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
@@ -44,6 +44,8 @@ def problems(draw: st.DrawFn) -> tuple[csr_matrix, list[int]]:
 
 @every_strategy
 @given(problem=problems(), seed=st.integers(0, 5))
+@example(problem=(csr_matrix((0, 0)), []), seed=0)
+@example(problem=(csr_matrix((0, 3)), [0, 0, 0]), seed=0)
 @quick
 def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
     counts, groups = problem
@@ -51,22 +53,8 @@ def test_is_a_permutation_and_leaves_its_input_alone(strategy, problem, seed):
     result = order(counts, groups, strategy=strategy, seed=seed)
     assert result.dtype == np.int64
     assert sorted(result) == list(range(counts.shape[0]))
-    assert all(
-        np.array_equal(a, b)
-        for a, b in zip(
-            (counts.data, counts.indices, counts.indptr),
-            (before.data, before.indices, before.indptr),
-            strict=True,
-        )
-    )
-
-
-@every_strategy
-def test_nothing_to_order_gives_an_empty_order(strategy):
-    for columns in (0, 3):
-        result = order(csr_matrix((0, columns)), [0] * columns, strategy=strategy)
-        assert result.shape == (0,)
-        assert result.dtype == np.int64
+    for part in ("data", "indices", "indptr"):
+        assert np.array_equal(getattr(counts, part), getattr(before, part))
 
 
 @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"original"}))
@@ -77,15 +65,6 @@ def test_another_seed_gives_another_order(strategy):
         order(counts, [0, 0, 0], strategy=strategy, seed=0),
         order(counts, [0, 0, 0], strategy=strategy, seed=1),
     )
-
-
-@pytest.mark.parametrize("strategy", ["stratified", "round_robin", "f1", "f3"])
-def test_without_ties_only_chance_depends_on_the_seed(strategy):
-    counts = one_hot([0, 1, 2] * 30, list(range(1, 91)))
-    declared = STRATEGIES[strategy].Options.model_fields
-    queues = {"within_cluster": "original"} if "within_cluster" in declared else {}
-    one, other = (order(counts, [0, 0, 0], strategy=strategy, seed=seed, **queues) for seed in (0, 1))
-    assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"original", "within_shard", "buffer"}))
@@ -118,8 +97,6 @@ def test_the_label_is_the_largest_value_of_group_0():
 
 
 GOOD = csr_matrix(np.array([[1, 0, 2], [0, 3, 1]]))
-
-
 BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
     "strategy": ({"strategy": "balancd"}, "balancd.*balanced"),
     "within_cluster": (
@@ -128,11 +105,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
     ),
     "negative seed": ({"seed": -1}, "seed is -1"),
     "lambda": ({"strategy": "f2", "f2_lambda": -1}, "f2_lambda is -1; expected greater than or equal to 0"),
-    "NaN lambda": ({"strategy": "f2", "f2_lambda": np.nan}, "f2_lambda is nan; expected"),
-    "lambda no number": (
-        {"strategy": "f2", "f2_lambda": "one"},
-        "f2_lambda is 'one'; expected a valid number",
-    ),
+    "lambda of true": ({"strategy": "f2", "f2_lambda": True}, "f2_lambda is True; expected a number, not"),
     "block strategy": (
         {"strategy": "block_shuffle", "block_strategy": "f33"},
         "block_strategy is 'f33'; expected 'balanced', 'f1', 'f2' or 'f3'",
@@ -142,12 +115,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, object], str]] = {
         {"strategy": "buffer", "bufer": 3},
         "'buffer' has no option 'bufer'; its options are buffer; did you mean 'buffer'",
     ),
-    "another's": ({"strategy": "buffer", "shards": 3}, "'buffer' has no option 'shards'"),
-    "too many shards": (
-        {"strategy": "within_shard", "shards": 2**62},
-        "shards is 4611686018427387904; expected",
-    ),
-    "buffer 0": ({"strategy": "buffer", "buffer": 0}, "buffer is 0; expected"),
+    "too many shards": ({"strategy": "within_shard", "shards": 2**62}, "shards is 46.*904; expected"),
 }
 
 
@@ -157,12 +125,9 @@ def test_a_bad_option_is_named(options, message):
         order(GOOD, [0, 0, 1], **options)
 
 
-def test_counts_that_are_too_large_to_sum_are_refused():
+def test_counts_that_cannot_be_used_are_refused():
     with pytest.raises(InputError, match="coarser unit"):
         order(GOOD * 2**61, [0, 0, 1])
-
-
-def test_a_strategy_that_counts_tokens_needs_whole_ones():
     with pytest.raises(InputError, match=r"item 0 has 0\.3 tokens"):
         order(GOOD * 0.3, [0, 0, 1], strategy="token_share_greedy")
 

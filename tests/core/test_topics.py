@@ -70,44 +70,37 @@ def hard():
 
 
 @pytest.mark.parametrize("rows", [1, 7, 999])
-def test_the_batch_does_not_change_a_label_or_distance(hard, rows):
+def test_neither_batches_nor_blocks_nor_threads_change_the_bytes(hard, rows, monkeypatch):
     vectors, clusters = hard
-    labels, distances = assign(vectors, clusters)
+    with threadpool_limits(limits=1):
+        labels, distances = assign(vectors, clusters)
     order = np.random.default_rng(rows).permutation(len(vectors))
-    parts = [assign(vectors[order[at : at + rows]], clusters) for at in range(0, len(vectors), rows)]
+    monkeypatch.setattr(cluster, "BLOCK_SCORES", 1000)
+    with threadpool_limits(limits=2):
+        parts = [assign(vectors[order[at : at + rows]], clusters) for at in range(0, len(vectors), rows)]
     assert np.concatenate([part[0] for part in parts]).tobytes() == labels[order].tobytes()
     assert np.concatenate([part[1] for part in parts]).tobytes() == distances[order].tobytes()
 
 
-def test_neither_threads_nor_blocks_change_the_bytes(hard, monkeypatch):
-    vectors, clusters = hard
-    with threadpool_limits(limits=1):
-        labels, distances = assign(vectors, clusters)
-    monkeypatch.setattr(cluster, "BLOCK_SCORES", 1000)
-    with threadpool_limits(limits=2):
-        again = assign(vectors, clusters)
-    assert (again[0].tobytes(), again[1].tobytes()) == (labels.tobytes(), distances.tobytes())
-
-
-def test_the_first_of_equal_centroids_is_taken():
-    same = np.float32([[0.6, 0.8]])
+def test_the_first_of_equal_centroids_is_taken_and_what_has_no_direction_has_distance_one():
+    same, nothing = np.float32([[0.6, 0.8]]), np.zeros((1, 2), np.float32)
     assert assign(same, clusters_of([0, 0], np.repeat(same, 3, axis=0)))[0].tolist() == [0]
+    for vector, centre in ((same, same[0]), (nothing, [0, 0])):
+        labels, distances = assign(vector, clusters_of(centre, [[1, 0], [0, 1]]))
+        assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
 
 
-def test_a_vector_at_the_centre_or_of_zeros_has_distance_one():
-    clusters = clusters_of([0.6, 0.8], [[1, 0], [0, 1]])
-    labels, distances = assign(np.float32([[0.6, 0.8]]), clusters)
-    assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
-    labels, distances = assign(np.zeros((1, 2), np.float32), clusters_of([0, 0], [[1, 0]]))
-    assert (labels.tolist(), distances.tolist()) == ([0], [1.0])
-
-
-def test_vectors_that_cannot_be_assigned_are_refused():
-    clusters = clusters_of([0, 0], [[1, 0]])
-    with pytest.raises(InputError, match=r"\(1, 3\) and the centroids 2 dims"):
-        assign(np.ones((1, 3), np.float32), clusters)
-    with pytest.raises(InputError, match="vector 1 holds NaN"):
-        assign(np.float32([[1, 0], [np.nan, 0]]), clusters)
+def test_impossible_vectors_and_fits_are_refused():
+    clusters, vectors = clusters_of([0, 0], [[1, 0]]), np.float32([[1, 0], [np.nan, 0]])
+    for refused, message in (
+        (lambda: assign(np.ones((1, 3), np.float32), clusters), r"\(1, 3\) and the centroids 2 dims"),
+        (lambda: assign(vectors, clusters), "vector 1 holds NaN"),
+        (lambda: fit(vectors[:0], 3), "at least one row"),
+        (lambda: fit(vectors[:1], 0), "k is 0"),
+        (lambda: fit(vectors, 1), "NaN"),
+    ):
+        with pytest.raises(InputError, match=message):
+            refused()
 
 
 @pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
@@ -157,12 +150,8 @@ def test_vectors_all_alike_make_one_cluster_at_distance_zero(n):
     assert len(found.centroids) == 1
     assert found.mean_distance < 1e-6
     assert assign(np.float32([[0.8, -0.6]]), found)[1][0] > 0.9
-
-
-def test_vectors_without_any_direction_make_one_cluster():
-    found = fit(np.zeros((10, 4), np.float32), 3)
-    assert len(found.centroids) == 1
-    assert found.mean_distance == 1.0
+    without_direction = fit(np.zeros((n, 4), np.float32), 3)
+    assert (len(without_direction.centroids), without_direction.mean_distance) == (1, 1.0)
 
 
 @pytest.mark.parametrize("centre", [True, False], ids=["centred", "plain"])
@@ -185,17 +174,6 @@ def test_clusters_that_end_up_empty_are_dropped(monkeypatch):
     monkeypatch.setattr("faiss.Kmeans", Kmeans)
     found = fit(unit(np.abs(np.random.default_rng(0).normal(size=(60, 3)))), 4, centre=False)
     assert len(found.centroids) == 3
-
-
-def test_impossible_fits_are_refused():
-    vectors, _ = planted(20)
-    for bad, k, message in [
-        (vectors[:0], 3, "at least one row"),
-        (vectors, 0, "k is 0"),
-        (vectors * np.nan, 3, "NaN"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            fit(bad, k)
 
 
 def test_any_seed_of_the_settings_can_be_used() -> None:
@@ -230,25 +208,18 @@ def test_silhouettes_are_those_of_scikit_learn_by_cosine(clusters):
         (rng.normal(size=(clusters, 16))[labels] + rng.normal(size=(400, 16))).astype(np.float32)
     )
     vectors[7] = 0
-    assert_allclose(
-        silhouette(vectors, labels), silhouette_score(vectors, labels, metric="cosine"), atol=1e-6
-    )
-
-
-def test_labels_that_nobody_has_change_nothing():
-    vectors = unit_rows(np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
-    labels = np.arange(40) % 3
-    assert silhouette(vectors, labels) == silhouette(vectors, 2 * labels)
-
-
-def test_equal_vectors_have_no_silhouette():
-    assert silhouette(np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])) == 0
+    # Labels that nobody has change nothing.
+    for numbers in (labels, 2 * labels):
+        assert_allclose(
+            silhouette(vectors, numbers), silhouette_score(vectors, labels, metric="cosine"), atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0]], ids=["one", "all apart", "one document"])
 def test_where_there_is_no_silhouette_it_is_zero(labels):
     vectors = np.eye(3, dtype=np.float32)[: len(labels)]
     assert silhouette(vectors, np.array(labels)) == 0
+    assert silhouette(np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])) == 0
 
 
 @pytest.mark.parametrize(
@@ -346,13 +317,6 @@ def test_words_in_all_of_a_clusters_documents_give_way_to_others() -> None:
         f"pagina {text} pagina" if label == 0 else text for text, label in zip(texts, labels, strict=True)
     ]
     assert set(terms_of(headed, labels, 3)[0]) <= set(TOPICS[0].split())
-
-
-def test_one_document_that_repeats_itself_names_nothing() -> None:
-    texts, labels = topical()
-    first = int(np.flatnonzero(labels == 0)[0])
-    texts[first] += " zebra" * 500
-    assert "zebra" not in terms_of(texts, labels, 3)[0]
 
 
 def test_forms_of_one_word_are_one_term() -> None:

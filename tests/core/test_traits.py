@@ -49,13 +49,6 @@ def test_bins_of_distinct_values_are_equally_full(n, bins, seed):
     assert n < bins or np.ptp(sizes) <= 1
 
 
-def test_ties_collapse():
-    assert quantile_edges([7] * 90 + [9] * 10, 100).tolist() == [9]
-    assert quantile_edges([7] * 100, 100).tolist() == []
-    assert quantile_edges([np.nan, np.nan], 4).tolist() == []
-    assert quantile_edges([], 4).tolist() == []
-
-
 @pytest.mark.parametrize("rare", [1, 30])
 def test_a_rare_value_is_not_lost_among_equal_ones(rare):
     """Labels of 0 and 1 are two bins, as false and true are two values."""
@@ -132,13 +125,6 @@ def test_categories_equal_a_plain_count(values, max_values, random):
     assert again.codes.tolist() == found.codes[shuffled].tolist()
 
 
-def test_a_value_called_other_stays_itself():
-    assert category_codes(pa.array(["(other)", "(other)", "x", "y"]), max_values=2).names == (
-        "(other)",
-        "((other))",
-    )
-
-
 COLUMN = ["x", None, "y", "x"]
 
 
@@ -161,12 +147,6 @@ def test_any_text_column(column):
         assert found.names == ("x", "y", "(missing)")
 
 
-def test_booleans_are_categories():
-    found = column_codes(pa.array([True, None, False, True]), bins=3)
-    assert found.codes.tolist() == [0, 2, 1, 0]
-    assert found.names == ("true", "false", "(missing)")
-
-
 @pytest.mark.parametrize("of", [pa.null(), pa.string(), pa.bool_()])
 def test_a_column_of_nulls_and_one_of_nothing(of):
     found = column_codes(pa.array([None, None], of), bins=3)
@@ -175,17 +155,10 @@ def test_a_column_of_nulls_and_one_of_nothing(of):
     assert empty.codes.tolist() == [] and empty.names == ()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: column_codes(pa.array([["a"]]), bins=3, name="tags"), "tags holds list"),
-        (lambda: column_codes(pa.array([0], pa.timestamp("s")), bins=3), "timestamp"),
-        (
-            lambda: category_codes(pa.array([None, *"aabcd"]), 3, balanced="tags"),
-            "tags has 4 distinct values in 5 rows, .*; balance values that repeat",
-        ),
-    ],
-)
-def test_columns_that_cannot_be_coded_are_refused_by_name(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+def test_columns_that_cannot_be_coded_are_refused_by_name():
+    with pytest.raises(InputError, match="tags holds list"):
+        column_codes(pa.array([["a"]]), bins=3, name="tags")
+    with pytest.raises(
+        InputError, match=r"tags has 4 distinct values in 5 rows, .*; balance values that repe"
+    ):
+        category_codes(pa.array([None, *"aabcd"]), 3, balanced="tags")

@@ -39,6 +39,7 @@ def model(seed=0, vocabulary=VOCABULARY, dim=DIM):
 def test_vectors_equal_the_token_by_token_sum(documents):
     ids, lengths = flat(documents)
     table, weights = model()
+    weights[3] = 0.0
     pooled = pool(ids, lengths, table, weights)
     assert (pooled.dtype, pooled.shape) == (np.float32, (len(documents), DIM))
     assert_allclose(pooled, slow_pool.pool_rows(ids, lengths, table, weights), atol=1e-6)
@@ -63,28 +64,13 @@ def corpus():
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_do_not_change_the_bytes(corpus, threads):
-    table, weights = model(vocabulary=3000, dim=67)
-    one = pool(*corpus, table, weights)
-    assert one.tobytes() == pool(*corpus, table, weights, threads=threads).tobytes()
-
-
-def test_a_vector_depends_on_its_own_document_alone(corpus):
-    ids, lengths = corpus
-    table, weights = model(vocabulary=3000, dim=67)
-    together = pool(ids, lengths, table, weights)
-    starts = np.cumsum(lengths) - lengths
+def test_neither_threads_nor_other_documents_change_the_bytes_of_a_vector(corpus, threads):
+    (ids, lengths), of_model = corpus, model(vocabulary=3000, dim=67)
+    together = pool(*corpus, *of_model)
+    assert together.tobytes() == pool(*corpus, *of_model, threads=threads).tobytes()
     for d in (0, 1, 7, 8, 199):
-        own = ids[starts[d] : starts[d] + lengths[d]]
-        alone = pool(own, lengths[d : d + 1], table, weights)
-        assert alone.tobytes() == together[d].tobytes()
-
-
-def test_vectors_have_length_one_except_of_documents_without_weight():
-    table, weights = model()
-    weights[3] = 0.0
-    pooled = pool(*flat([[0, 1, 1], [], [3, 3]]), table, weights)
-    assert_allclose(np.linalg.norm(pooled, axis=1), [1, 0, 0], atol=1e-6)
+        own = ids[lengths[:d].sum() : lengths[: d + 1].sum()]
+        assert pool(own, lengths[d : d + 1], *of_model).tobytes() == together[d].tobytes()
 
 
 def test_a_token_outside_the_table_is_refused_not_clamped():
@@ -96,15 +82,11 @@ def test_a_token_outside_the_table_is_refused_not_clamped():
         pool(*flat([[-1]], np.int64), *model())
 
 
-def test_weights_must_fit():
+def test_weights_must_fit_and_rows_that_no_token_id_uses_need_none():
     ids, lengths = flat([[1, 2], [3]])
-    with pytest.raises(InputError, match="12 weights for a table of 11 rows"):
-        pool(ids, lengths, model()[0], np.ones(12, np.float32))
-
-
-def test_rows_that_no_token_id_uses_need_no_weight():
     table, weights = model()
-    ids, lengths = flat([[1, 2], [3]])
+    with pytest.raises(InputError, match="12 weights for a table of 11 rows"):
+        pool(ids, lengths, table, np.ones(12, np.float32))
     assert_array_equal(pool(ids, lengths, table, weights[:4]), pool(ids, lengths, table, weights))
     with pytest.raises(InputError, match="token id 3 is outside a vocabulary of 3"):
         pool(ids, lengths, table, weights[:3])
@@ -262,11 +244,13 @@ def test_vectors_all_alike_have_no_direction(n):
     assert np.isfinite(project(np.float32([[1, 0]]), found)).all()
 
 
-def test_vectors_that_are_not_finite_stay_visible():
+def test_vectors_that_are_not_finite_stay_visible_and_are_not_fitted():
     vectors, _ = spread(20, 4)
     found = fit(vectors, 2)
     assert np.isnan(project(np.float32([[1, np.nan, 0, 0]]), found)).all()
     assert np.isnan(project(np.float32([[1, np.inf, 0, 0]]), found)).all()
+    with pytest.raises(InputError, match="NaN"):
+        fit(vectors * np.nan, 2)
 
 
 @pytest.mark.parametrize(("n", "dims", "most"), [(5, 12, 5), (40, 12, 12), (1, 4, 1)])
@@ -275,12 +259,6 @@ def test_there_are_no_more_components_than_vectors_or_dims(n, dims, most):
     found = fit(vectors, most + 1)
     assert found.axes.shape == (dims, most)
     assert found.axes.tobytes() == fit(vectors, most).axes.tobytes()
-
-
-def test_vectors_that_are_not_finite_are_refused():
-    vectors, _ = spread(5, 12)
-    with pytest.raises(InputError, match="NaN"):
-        fit(vectors * np.nan, 2)
 
 
 @settings(max_examples=examples(25), deadline=None)
