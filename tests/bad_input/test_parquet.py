@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -19,9 +18,9 @@ Divorder = Callable[..., Outcome]
 TABLE = pa.Table.from_pylist(topic_records(5))
 
 
-def write(folder: Path, name: str, table: pa.Table | dict[str, Any]) -> Path:
+def write(folder: Path, name: str, table: pa.Table) -> Path:
     path = folder / "in" / name
-    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path)
+    pq.write_table(table, path)
     return path
 
 
@@ -40,32 +39,20 @@ def test_a_file_without_rows_sets_the_schema_too(tmp_path: Path, divorder: Divor
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"body": pa.array([], pa.string())}, "no column 'text'; the columns are body"),
-        ({"text": pa.array([], pa.string())}, "the input holds no records"),
-        ({"text": pa.array([None, ""], pa.string())}, "all 2 were refused, the first: "),
-        (
-            pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
-            "several columns are called 'text'",
-        ),
+        (pa.table({"body": pa.array([], pa.string())}), "no column 'text'; the columns are body"),
+        (pa.table({"text": pa.array([None, ""], pa.string())}), "all 2 were refused, the first: "),
+        (pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"]), "several columns are called 'text'"),
         (pa.table({}), "no column 'text'"),
     ],
-    ids=[
-        "no text, no rows",
-        "no rows",
-        "refused",
-        "twice",
-        "nothing",
-    ],
+    ids=["no text", "refused", "twice", "nothing"],
 )
 def test_a_table_without_usable_text_is_an_error(
-    tmp_path: Path, divorder: Divorder, table: Any, message: str
+    tmp_path: Path, divorder: Divorder, table: pa.Table, message: str
 ) -> None:
     path = write(tmp_path, "docs.parquet", table)
     outcome = divorder()
-    assert outcome.status == 1
-    assert message in outcome.error
-    assert str(path) in outcome.error or "no records" in message
-    assert not outcome.output.exists()
+    assert (outcome.status, outcome.output.exists()) == (1, False)
+    assert message in outcome.error and str(path) in outcome.error
 
 
 def test_rows_without_text_are_refused(tmp_path: Path, divorder: Divorder) -> None:

@@ -82,14 +82,9 @@ def test_every_table_runs_or_ends_in_a_sentence(folder: Path, data: st.DataObjec
         assert trait or len(set(names)) < len(names) or "Arrow cannot read" in said, said
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_what_has_no_json_is_refused_before_anything_runs(
-    tmp_path: Path, divorder: Divorder, nested: bool
-) -> None:
+def test_what_has_no_json_is_refused_before_anything_runs(tmp_path: Path, divorder: Divorder) -> None:
     numbers = pa.array(np.arange(20))
-    table = pa.Table.from_arrays([pa.array(TEXTS), numbers, numbers], ["text", "x", "x"])
-    if nested:
-        table = pa.table({"text": TEXTS, "y": pa.StructArray.from_arrays([numbers, numbers], ["x", "x"])})
+    table = pa.table({"text": TEXTS, "y": pa.StructArray.from_arrays([numbers, numbers], ["x", "x"])})
     pq.write_table(table, tmp_path / "in/docs.parquet")
     assert divorder().status == 0
     shutil.rmtree(tmp_path / "store")

@@ -174,27 +174,16 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("messages", of_turns([Q, {**A, "content": "  "}]), "turn 2 \\(assistant\\) is empty"),
     ("messages", of_turns([{**Q, "content": ""}, A]), "turn 1 \\(user\\) is empty"),
     ("messages", of_turns([Q, {**A, "content": {"text": "A"}}]), "the content of turn 2 is neither"),
-    (
-        "messages",
-        of_turns([Q, {**A, "content": [{"type": "image"}]}]),
-        "turn 2 is neither a string nor parts of text",
-    ),
+    ("messages", of_turns([Q, {**A, "content": [{"type": "image"}]}]), "neither a string nor parts of text"),
     ("messages", of_turns([Q, {**A, "tool_calls": 1}]), "tool_calls of turn 2 is not a list"),
     ("messages", of_turns([Q, {**A, "function_call": {"name": "f"}}]), "turn 2 has function_call"),
-    ("messages", of_turns([Q, {**A, "train_detail": [{}]}]), "has train_detail"),
     ("messages", of_turns([{"role": "narrator", "content": "x"}, A]), "has the role 'narrator'"),
     ("messages", of_turns([Q, A], tools="{"), "tools is a string that is not JSON"),
     ("messages", of_turns([Q, A], tools={}, mask="assistant"), "mask is 'assistant'"),
-    (
-        "messages",
-        of_turns([Q, A], chat_template_kwargs={"a": False}),
-        "chat_template_kwargs of a record is not",
-    ),
+    ("messages", of_turns([Q, A], chat_template_kwargs={"a": 1}), "chat_template_kwargs of a record is not"),
     ("messages", of_turns([Q, A], system={"text": "S"}), "the system prompt is dict"),
     ("alpaca", of_turns([Q, A]), "no answer: expected a string in exactly one of output, response, answer"),
     ("pairs", {"text": "a"}, "no field 'chosen'"),
-    ("messages", {"id": 1}, "no field 'messages'"),
-    ("conversations", {"conversations": [{"from": "alien", "value": "x"}]}, "turn 1 has the role 'alien'"),
     ("prompt_completion", {"prompt": "Q", "completion": " "}, "the completion is empty"),
     (
         "prompt_completion",
@@ -209,8 +198,6 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("pairs", {"chosen": [Q], "rejected": [Q, A]}, "chosen is only the beginning"),
     ("pairs", {"chosen": [Q, A], "rejected": [user("R"), B]}, "no common prompt"),
     ("pairs", {"prompt": "Z", "chosen": [Q, A], "rejected": [Q, B]}, "do not begin with the prompt"),
-    ("pairs", {"prompt": "Q", "chosen": '[{"role": "user"}]', "rejected": "b"}, "list of turns as a string"),
-    ("pairs", {"prompt": "Q", "chosen": "a", "rejected": {"role": "narrator"}}, "the role 'narrator'"),
 ]
 
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dagster_divorder.core.mix.mixing import (
@@ -32,6 +32,7 @@ def named(sizes: list[int]) -> dict[str, int]:
     total=st.none() | st.integers(1, 10**7),
     repeats=st.sampled_from([1, 1.5, 4, 100]),
 )
+@example(sizes=[291, 30_779_738_867], rule="natural", total=7_229_060_610_349_686, repeats=10**6)
 def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, total, repeats):
     try:
         plan = plan_mix(rule, named(sizes), total_tokens=total, max_repeats=repeats)
@@ -50,13 +51,6 @@ def test_a_plan_sums_to_its_total_within_its_limit(sizes, rule, total, repeats):
     assert (np.diff(by_size) >= -1e-12).all()
 
 
-def test_quadrillions_of_tokens_sum_to_their_total():
-    sizes = {"a": 291, "b": 30_779_738_867}
-    assert (
-        plan_mix("natural", sizes, total_tokens=7_229_060_610_349_686).tokens.sum() == 7_229_060_610_349_686
-    )
-
-
 def test_rules_give_the_shares_of_their_papers():
     assert plan_mix("natural", SIZES).shares == pytest.approx([0.6, 0.3, 0.09, 0.01])
     roots = np.sqrt([6000, 3000, 900, 100])
@@ -64,10 +58,6 @@ def test_rules_give_the_shares_of_their_papers():
     powers = np.array([6000, 3000, 900, 100]) ** 0.3
     assert plan_mix(0.3, SIZES).shares == pytest.approx(powers / powers.sum())
     assert plan_mix(0, SIZES).tokens.tolist() == [2500] * 4
-    # 2 epochs of tldr and of law; the other two share what is left.
-    plan = plan_mix("unimax", SIZES, max_repeats=2)
-    assert plan.tokens.tolist() == [4000, 4000, 1800, 200]
-    assert plan.epochs == pytest.approx([4000 / 6000, 4000 / 3000, 2, 2])
 
 
 def by_the_algorithm_of_unimax(sizes: list[int], budget: float, repeats: float) -> np.ndarray:
@@ -119,33 +109,18 @@ def test_what_the_message_proposes_can_be_reached(sizes, weights, total, repeats
 @pytest.mark.parametrize(
     ("weights", "options", "said"),
     [
-        pytest.param(
-            {"blog": 1}, {}, "mixing.weights names 'blog', which no record has.*'books'", id="unknown"
-        ),
-        pytest.param(
-            {"none": 1},
-            {},
-            "mixing.weights names 'none', but none of its records has tokens",
-            id="nothing of it",
-        ),
-        pytest.param({"tldr": 1}, {"total_tokens": 10**12}, "epochs of a value", id="too many epochs"),
-        pytest.param(
+        ({"blog": 1}, {}, "mixing.weights names 'blog', which no record has.*'books'"),
+        ({"none": 1}, {}, "mixing.weights names 'none', but none of its records has tokens"),
+        ({"tldr": 1}, {"total_tokens": 10**12}, "epochs of a value"),
+        (
             {"tldr": 0.5, "law": 0.5},
             {"max_repeats": 2},
             "5 epochs of 'tldr' .100 tokens..*max_repeats to 5, or mixing.total_tokens to 400 or less",
-            id="out of reach",
         ),
-        pytest.param(
-            "natural",
-            {"total_tokens": 30_000, "max_repeats": 2},
-            "3 epochs of 'news'.*max_repeats to 3",
-            id="short of all",
-        ),
-        pytest.param(
+        (
             "unimax",
             {"total_tokens": 30_000, "max_repeats": 2},
             "3 epochs of 'news'.*max_repeats to 3, or mixing.total_tokens to 20000",
-            id="short of all, unimax",
         ),
     ],
 )
@@ -191,12 +166,14 @@ def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed
     plan = plan_mix(rule, sizes, total_tokens=total)
     try:
         times = times_of(plan, tokens, codes, order)
-    except InputError:
+    except InputError as error:
+        assert "less than half" in str(error)
         shortest = [tokens[(codes == value) & (tokens > 0)].min(initial=3000) for value in range(4)]
         assert (plan.tokens <= np.array(shortest) / 2).all()
         return
     assert times.tobytes() == times_of(plan, tokens, codes, order).tobytes()
     found = realised(plan, tokens, codes, times)
+    assert found.any()
     for value in range(4):
         mine = (codes == value) & (tokens > 0)
         whole = plan.tokens[value] // max(1, plan.sizes[value])
@@ -209,21 +186,12 @@ def test_records_follow_the_plan_within_half_a_document(drawn, rule, total, seed
         assert (times[(codes == value) & (tokens == 0)] == (plan.epochs[value] > 0)).all()
 
 
-def plan_of(tokens: int, size: int) -> MixPlan:
-    return plan_mix({"one": 1}, {"one": size}, total_tokens=tokens)
-
-
 def test_the_first_of_the_order_come_once_more_and_what_is_too_long_is_passed_over():
     tokens = np.array([50, 10, 1000, 30, 20])
-    plan = plan_of(1110 + 85, 1110)
+    plan = plan_mix({"one": 1}, {"one": 1110}, total_tokens=1110 + 85)
     times = times_of(plan, tokens, np.zeros(5, int), np.array([3, 2, 0, 1, 4]))
     # 30 and 50 fit, 1000 does not, 10 would be five too many and nothing five too few: 10 is as near, so it stays out.
     assert times.tolist() == [2, 1, 1, 2, 1]
-
-
-def test_a_plan_below_every_record_is_refused():
-    with pytest.raises(InputError, match=r"mixing.total_tokens is 3, less than half"):
-        times_of(plan_of(3, 100), np.array([50, 50]), np.zeros(2, int), np.arange(2))
 
 
 def test_a_source_with_a_book_that_is_much_of_it_has_its_share():

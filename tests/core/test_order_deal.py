@@ -22,13 +22,6 @@ def made(tokens: np.ndarray, clusters: np.ndarray, bins: int = 4) -> Traits:
     )
 
 
-def skewed(documents: int, clusters: int = 50, seed: int = 0) -> Traits:
-    """Log-normal lengths, and clusters of very uneven size."""
-    random = np.random.default_rng(seed)
-    tokens = np.ceil(random.lognormal(5, 1.5, documents)).astype(np.int64)
-    return made(tokens, random.choice(clusters, documents, p=random.dirichlet(np.full(clusters, 0.3))), 20)
-
-
 @st.composite
 def corpora(draw: st.DrawFn) -> Traits:
     documents = draw(st.integers(1, 30))
@@ -93,33 +86,6 @@ def test_each_text_goes_where_the_seams_then_stray_least(
         went = part[queue[at : at + copies]].tolist()
         assert added[ways.index(went)] <= min(added) + 1e-9 * (1 + before + max(map(abs, added)))
         placed += went
-
-
-def off_at_seams(traits: Traits, of: np.ndarray, parts: int) -> float:
-    """Mean L2 deviation of the prefixes that end with a part, in tokens."""
-    found = []
-    for codes in traits.codes.values():
-        held = np.zeros((codes.max() + 1, parts))
-        np.add.at(held, (codes, of), traits.tokens)
-        prefixes = np.cumsum(held, axis=1)[:, :-1]
-        found.append(prefixes - held.sum(axis=1, keepdims=True) * np.arange(1, parts) / parts)
-    return float(np.linalg.norm(np.concatenate(found), axis=0).mean())
-
-
-@pytest.mark.parametrize("parts", [2, 5, 16])
-def test_seams_stray_far_less_than_at_random_or_dealt_by_cell(parts: int) -> None:
-    traits = skewed(8_000)
-    dealt = deal(traits, WEIGHTS, np.ones(parts))
-    at_random = np.random.default_rng(0).permutation(8_000) % parts
-    cell = np.lexsort((traits.tokens, traits.codes["length"], traits.codes["cluster"]))
-    by_cell = np.empty(8_000, int)
-    by_cell[cell] = np.arange(8_000) % parts
-    ours, others = (
-        off_at_seams(traits, dealt, parts),
-        [off_at_seams(traits, one, parts) for one in (at_random, by_cell)],
-    )
-    assert ours < 0.2 * others[0]
-    assert ours < 0.35 * others[1]
 
 
 @pytest.mark.parametrize("longer", [0, 30], ids=["equal", "near"])

@@ -1,4 +1,5 @@
-"""Packing: no token lost or doubled, whatever the method; fast methods and reports against slow twins; edge cases."""
+"""Packing: no token lost or doubled, whatever the method; fast methods, reports and spans of positions against slow
+twins; edge cases."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.kernels import packing as fast
+from dagster_divorder.core.kernels.token_runs import copy_runs
 from dagster_divorder.core.packing import (
     METHODS,
     PackedSequences,
@@ -118,28 +120,6 @@ def test_best_fit_equals_its_twin_and_keeps_copies_apart(runs, sequence_length, 
         [pieces[run] for run in sorted(sequence)] for sequence in expected
     ]
     assert all(len({text[run[0]] for run in of}) == len(of) for of in found)
-
-
-def test_best_fit_keeps_the_mix_of_the_order_in_its_sequences():
-    """Documents of a source are alike in length, as in most corpora. Longest first, a sequence has those of one."""
-    random = np.random.default_rng(0)
-    sources = random.integers(0, 8, 20_000)
-    lengths = np.maximum(1, random.normal(20 * 2.0 ** (sources / 2), 4)).astype(np.int64)
-    runs = [(document, 0, int(length)) for document, length in enumerate(lengths)]
-
-    def seen(sequences: list[list[int]]) -> float:
-        return float(np.mean([len(set(sources[documents])) for documents in sequences]))
-
-    packed = packed_by("best_fit", runs, 1024)
-    kept = seen([[run[0] for run in runs] for runs in runs_in(packed)])
-    longest_first = fast.best_fit(
-        lengths, np.argsort(-lengths, kind="stable"), np.arange(len(lengths)), 1024
-    )[0]
-    by_length = seen([np.flatnonzero(longest_first == at).tolist() for at in range(longest_first.max() + 1)])
-    laid = seen([[run[0] for run in runs] for runs in runs_in(packed_by("concat", runs, 1024))])
-    assert by_length < 0.5 * laid
-    assert kept > 0.9 * laid
-    assert packed.padding.sum() < 0.005 * lengths.sum()
 
 
 @given(runs=runs_of, piece_tokens=st.integers(1, 20))
@@ -348,3 +328,60 @@ def test_spacing_of_copies_equals_its_twin(texts: np.ndarray, length: int, epoch
         assert found["median_share"] == pytest.approx(np.median(shares))
     else:
         assert {*found.values()} <= {0, None, found["copies"]}
+
+
+@st.composite
+def spans_and_runs(draw: st.DrawFn) -> tuple[Spans, list[tuple[int, int]]]:
+    """Spans, of which some touch, and runs (first, length), of which some are empty."""
+    steps = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=8))
+    edges = np.cumsum(np.array(steps, np.int64).reshape(-1))
+    runs = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=6))
+    return Spans(edges[::2], edges[1::2]), runs
+
+
+@given(drawn=spans_and_runs())
+def test_runs_are_counted_cut_and_marked_position_by_position(
+    drawn: tuple[Spans, list[tuple[int, int]]],
+) -> None:
+    spans, runs = drawn
+    inside = {at for first, last in zip(spans.first, spans.last, strict=True) for at in range(first, last)}
+    marks = [[at in inside for at in range(first, first + length)] for first, length in runs]
+    first, length = np.array(runs, np.int64).reshape(-1, 2).T
+    assert spans.marked(first, length).tolist() == [mark for run in marks for mark in run]
+    assert spans.within(first, length).tolist() == [sum(run) for run in marks]
+    cut = {
+        (run, at) for run, low, high in zip(*spans.cut(first, length), strict=True) for at in range(low, high)
+    }
+    assert cut == {
+        (run, at) for run, mark in enumerate(marks) for at, is_inside in enumerate(mark) if is_inside
+    }
+
+
+@given(drawn=spans_and_runs(), cuts=st.tuples(st.integers(0, 20), st.integers(0, 20)))
+def test_shifted_spans_are_those_that_begin_between(
+    drawn: tuple[Spans, list[tuple[int, int]]], cuts: tuple[int, int]
+) -> None:
+    spans, (low, high) = drawn[0], sorted(cuts)
+    shifted = spans.shifted(low, high)
+    kept = [
+        (first - low, last - low)
+        for first, last in zip(spans.first, spans.last, strict=True)
+        if low <= first < high
+    ]
+    assert list(zip(shifted.first, shifted.last, strict=True)) == kept
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@settings(max_examples=examples(20), deadline=None)
+@given(data=st.data())
+def test_runs_are_laid_end_to_end(dtype: type, data: st.DataObject) -> None:
+    ids = np.arange(100, 100 + data.draw(st.integers(0, 30))).astype(dtype)
+    runs = [
+        (first, own, own + data.draw(st.integers(0, 2)))
+        for first in data.draw(st.lists(st.integers(0, len(ids)), max_size=8))
+        for own in [data.draw(st.integers(0, len(ids) - first))]
+    ]
+    source, own, length = np.array(runs, np.int64).reshape(-1, 3).T.copy()
+    out = np.zeros(length.sum(), dtype)
+    copy_runs(ids.ctypes.data + source * ids.itemsize, length, own, 7, out)
+    assert out.tolist() == slow.copy_runs(ids, source, length, own, 7)

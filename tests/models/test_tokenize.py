@@ -58,14 +58,6 @@ def test_an_arrow_array_is_read_where_it_lies(engines):
             assert_array_equal(found, expected)
 
 
-def test_special_tokens_spelled_out_are_text_and_added_text_tokens_are_not(engines):
-    for encoder in engines:
-        ids, lengths = encoder.encode(["<|endoftext|>", "<|im_start|>user", "<tool>"])
-        assert lengths[0] > 1
-        assert not {0, 1} & set(ids.tolist())
-        assert lengths[2] == 1
-
-
 @pytest.mark.parametrize("which", [0, 1], ids=["gigatoken", "tokenizers"])
 def test_either_engine(engines, which, monkeypatch):
     encode = engines[which].encode
@@ -128,9 +120,7 @@ def test_the_id_type_follows_the_largest_id(make_tokenizer):
         assert encoder.encode(["text"])[0].dtype == dtype
 
 
-def test_files_that_cannot_be_loaded_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"tokenizer.json is not readable JSON"):
-        load_encoder(tmp_path)
+def test_a_file_that_cannot_be_loaded_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": 1}')
     with pytest.raises(InputError, match=r"tokenizer.json is not a tokenizer that tokenizers can load"):
         load_encoder(tmp_path)

@@ -77,37 +77,6 @@ def test_the_order_is_a_permutation_whatever_the_table(rows: Any, by: Any, seed:
     assert made.tolist() == divorder.order(rows, by, tokens="t", seed=seed, bins=3).tolist()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by", BY)
-def test_windows_carry_the_mix(by: str) -> None:
-    """Of every type of column: tenths of the order stray less than a shuffle's, in shares of rows."""
-    rows = random_rows(1000, seed=1)
-    table = pa.Table.from_pylist(rows)
-    ours = divorder.order(table, by, tokens="tokens")
-    seen = _shares(rows, by)
-
-    def strays(order: np.ndarray) -> float:
-        return float(
-            np.abs(seen[order].reshape(10, 100, -1).mean(axis=1) - seen.mean(axis=0)).sum(axis=1).mean()
-        )
-
-    shuffled = np.mean([strays(np.random.default_rng(seed).permutation(1000)) for seed in range(3)])
-    assert strays(ours) < 0.6 * shuffled
-
-
-def _shares(rows: Any, by: str) -> np.ndarray:
-    """Each row's value, one-hot, float64 (N, J): numbers by quarters."""
-    if by == "vector":
-        return np.array([row["vector"] for row in rows])
-    values = [(row["meta"] or {}).get("source") if by == "meta.source" else row[by] for row in rows]
-    if by in ("score", "day"):
-        numbers = pd.Series([None if v is None else v if by == "score" else v.toordinal() for v in values])
-        values = pd.qcut(numbers, 4, labels=False).tolist()
-    lists = [value if isinstance(value, list) and value else [value] for value in values]
-    known = sorted({str(value) for list_ in lists for value in list_})
-    return np.array([[sum(str(v) == k for v in of) / len(of) for k in known] for of in lists])
-
-
 def test_weights_strategies_seeds_and_options_are_those_of_the_core() -> None:
     orders = [
         divorder.order(ROWS, by, tokens="tokens", **more).tolist()
@@ -121,10 +90,6 @@ def test_weights_strategies_seeds_and_options_are_those_of_the_core() -> None:
         )
     ]
     assert len({tuple(order) for order in orders}) == len(orders)
-    with pytest.raises(InputError, match="did you mean 'balanced'"):
-        divorder.order(ROWS, "topic", tokens="tokens", strategy="balancd")
-    with pytest.raises(InputError, match="has no option 'shuffle'"):
-        divorder.order(ROWS, "topic", tokens="tokens", shuffle=True)
 
 
 @pytest.mark.parametrize("gone", ["frozen", "score", "shape", "targets", "unit"])
@@ -201,14 +166,22 @@ def test_all_rows_show_which_column_holds_the_text(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "same"), [(["a"] * 20, True), ([[1.0, 2.0]] * 20, True), (["a"] * 19 + [None], False)]
+    ("column", "same"),
+    [
+        *(([value] * 20, True) for value in ("a", None, [], [1.0, 2.0])),
+        (["a"] * 19 + [None], False),
+    ],
 )
 def test_a_column_of_one_value_balances_nothing_and_a_warning_says_so(column: Any, same: bool) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        divorder.order({"by": column, "n": [1] * 20}, "by", tokens="n", clusters=1)
+        made, other = (
+            divorder.order({"by": column, "n": [1] * 20}, "by", tokens="n", clusters=1, seed=seed)
+            for seed in (0, 1)
+        )
     warning = "column 'by' has the same value in all rows, so it balances nothing; leave it out of by"
-    assert [str(one.message) for one in told] == [warning] * same
+    assert [str(one.message) for one in told] == [warning] * 2 * same
+    assert sorted(made) == list(range(20)) and len({tuple(made), tuple(other), tuple(range(20))}) == 3
 
 
 @pytest.mark.parametrize(
@@ -237,7 +210,6 @@ def test_what_arrow_cannot_do_is_said_in_a_sentence(table: Any) -> None:
         ("nan", "lacks some numbers"),
         (7, "tokens is 7; expected the name of a column"),
         ([9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths as a column"),
-        (len, "tokens is <built-in function len>; expected the name of a column"),
     ],
 )
 def test_lengths_that_are_none(tokens: Any, message: str) -> None:
@@ -259,11 +231,8 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         ("topik", "no column 'topik'; its columns are .*; did you mean 'topic'"),
         ("meta", "expected plain values: name one of its fields, meta.source"),
         ([], "expected the name of a column"),
-        (None, "by is None"),
         (pd.Series(["sea"], name="topic"), r"by is 0 sea Name: topic.*; expected the name of a column"),
         (["topic", "topic"], "names 'topic' twice"),
-        ({"topic": 0}, "the weight of trait 'topic' is 0"),
-        ({"topic": -1}, "the weight of trait 'topic' is -1"),
         ({"topic": "1"}, "the weight of 'topic' is '1'"),
         ("bytes", "holds binary; expected text, .*decode it to text"),
         ("ragged", "lists of 1 to 2 floats; expected vectors of one length"),
@@ -272,7 +241,6 @@ def test_lengths_that_are_none(tokens: Any, message: str) -> None:
         ("nested", "expected lists of text, whole numbers or booleans"),
         ("empty", "vectors without dims"),
         ("mixed", "expected values of one type"),
-        ("huge", "expected values of one type"),
     ],
 )
 def test_columns_that_make_no_trait(by: Any, message: str) -> None:
@@ -286,7 +254,6 @@ def test_columns_that_make_no_trait(by: Any, message: str) -> None:
         "nested": [[["x"]], [["y"]]],
         "empty": [np.zeros(0), np.zeros(0)],
         "mixed": [1, "x"],
-        "huge": [2**70, 1],
         "n": [1, 1],
     }
     with pytest.raises(InputError, match=message):
@@ -303,18 +270,6 @@ def test_hardly_a_row(kind: str, rows: int) -> None:
         table = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "Arrow": pa.table}.get(kind, dict)(table)
     made = divorder.order(table, ["topic", "vector"], tokens="tokens")
     assert made.dtype == np.int64 and sorted(made.tolist()) == list(range(rows))
-
-
-@pytest.mark.parametrize(
-    "column",
-    [["a"] * 50, [None] * 50, [[]] * 50, [[1.0, 2.0]] * 50],
-    ids=["equal", "null", "empty lists", "equal vectors"],
-)
-def test_rows_that_are_all_alike_come_in_random_order(column: Any) -> None:
-    table = {"by": column, "tokens": [5] * 50}
-    made = divorder.order(table, "by", tokens="tokens")
-    assert sorted(made.tolist()) == list(range(50)) and made.tolist() != list(range(50))
-    assert made.tolist() != divorder.order(table, "by", tokens="tokens", seed=1).tolist()
 
 
 @pytest.mark.parametrize("module", ["ordering", "comparison", "table", "traits", "tokens"])

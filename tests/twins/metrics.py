@@ -38,3 +38,11 @@ def token_gaps(sequences: Sequence[Ints], stretch: Sequence[int], n_values: int)
 def bucket(token: int, bits: int) -> int:
     """The highest bits of the token's number times 2**64 over the golden ratio, without what overflows."""
     return (token * 0x9E3779B97F4A7C15 % 2**64) >> (64 - bits)
+
+
+def vendi(vectors: Floats, weights: Floats) -> float:
+    """The Vendi score of vectors (N, D) and weights (N,) by the eigenvalues of the N x N kernel, N small."""
+    roots = np.sqrt(weights / weights.sum())
+    values = np.linalg.eigvalsh(np.outer(roots, roots) * (vectors.astype(np.float64) @ vectors.T))
+    values = values[values > 1e-12]
+    return float(np.exp(-(values * np.log(values)).sum()))

@@ -1,7 +1,11 @@
-"""Slow, obvious twins of `pool.py`. For tests only."""
+"""Slow, obvious twins of `pool.py` and `project.py`. For tests only."""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dagster_divorder.core.vectors.unit import NO_DIRECTION
 
 Tokens = NDArray[np.uint32]
 Counts = NDArray[np.int64]
@@ -49,3 +53,18 @@ def nearest(vectors: Singles, centre: Singles, centroids: Singles) -> tuple[NDAr
     scale = np.linalg.norm(centred, axis=1) * np.linalg.norm(centroids.astype(np.float64), axis=1)[labels]
     best = dots[np.arange(len(dots)), labels]
     return labels, 1.0 - np.divide(best, scale, out=np.zeros_like(best), where=scale > 0)
+
+
+def project_rows(vectors: NDArray[np.floating], mean: Doubles, axes: Doubles) -> Doubles:
+    """Each row less the mean, on the axes, over its length, in float64 (n, C)."""
+    floor = NO_DIRECTION * math.hypot(*mean)
+    rows = []
+    for row in vectors.astype(np.float64):
+        on_axes = [math.fsum((row - mean) * axis) for axis in axes.T]
+        rows.append([0.0] * len(on_axes) if math.hypot(*on_axes) <= floor else _unit(on_axes))
+    return np.array(rows).reshape(len(vectors), axes.shape[1])
+
+
+def _unit(row: list[float]) -> list[float]:
+    length = math.hypot(*row)
+    return [x / length for x in row] if length > 0 else row

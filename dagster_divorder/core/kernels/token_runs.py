@@ -1,6 +1,6 @@
 """The hot loop of exports: runs of tokens copied into the order of training.
 
-Letters: Q runs, T tokens. Twin: tests/twins/token_runs.py.
+Letters: Q runs, T tokens. Twin: tests/twins/packing.py.
 """
 
 from typing import Any
