@@ -151,14 +151,6 @@ def write_records(path: Path, record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "ends"), [("completion", True), ("turns of both", False), ("alpaca", False)]
-)
-def test_completions_that_no_template_ends_get_an_end_of_text(shape: str, ends: bool, tmp_path: Path) -> None:
-    write_records(tmp_path / "docs.jsonl", STRUCTURED[shape][0])
-    assert initialised("docs.jsonl").packing.end_of_text == ends
-
-
-@pytest.mark.parametrize(
     ("labels", "formats"),
     [
         ((True, False), ()),
@@ -193,6 +185,8 @@ def test_chats_and_pairs_are_recognised(
     settings = initialised(name)
     assert (settings.input.format, settings.input.model_fields_set & {"text_field"}) == (form, set())
     assert settings.packing.method == ("none" if form == "pairs" else "best_fit")
+    # No template ends a completion that is a text.
+    assert settings.packing.end_of_text == isinstance(record.get("completion"), str)
     assert settings.exports.formats == (() if form == "pairs" else ("parquet",))
     assert settings.input.source_field == ("source" if "source" in record else None)
     assert f"it reads {form} in {named}; every window" in capsys.readouterr().out
@@ -328,11 +322,6 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
         "unclear which field holds the text, of 'a', 'b'. Name it with --text-field",
     ),
     "no record": (b"", "", "docs.jsonl holds no readable record"),
-    "no known turns": (
-        {"dialog": TURNS},
-        "",
-        "('dialog'): lists of turns are read from the field 'messages'",
-    ),
     "no known answer": (
         {"input": "what {n}", "output": "that {n} " * 30},
         "",
@@ -344,15 +333,12 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
         "it reads records of pairs, and the inputs hold messages",
     ),
     "a list of texts": ({"id": "a{n}", "turns": ["many words " * 9] * 3}, "", "Name it with --text-field"),
-    "two texts": (TWO, "", "of 'en', 'de'"),
     "two texts inside": (
         {"id": "a{n}", "to": TWO},
         "",
         "unclear which field holds the text, of 'id', 'to.en', 'to.de'",
     ),
     "an array": (b'[{"text": "words"}]', "", "expected one JSON object a line; it looks like a JSON array"),
-    "trainer": (TWO, "--text-field en --trainer hf", "did you mean 'hf-trainer'?"),
-    "ranks": (TWO, "--text-field en --trainer trl --world-size 0", "exports.world_size = 0"),
     "no trainer": (TWO, "--text-field en --world-size 4", "world_size applies to a trainer"),
     "length": (TWO, "--text-field en --sequence-length 2", "nothing was written: sequence.length = 2: "),
     "no such field": (TWO, "--text-field txt", "the text field is 'txt'; expected one of"),
@@ -396,8 +382,3 @@ def test_a_text_field_can_be_named(tmp_path: Path) -> None:
     assert initialised("both.jsonl", "--text-field", "my text.v2").input.text_field == "my text.v2"
     Path("divorder.toml").unlink()
     assert initialised("pairs.jsonl", "--text-field", "completion").input.text_field == "completion"
-
-
-def test_without_a_corpus_the_command_says_how_to_name_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init"]) == 1
-    assert "no corpus is named" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,31 +17,16 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
 from dagster_divorder.summary import summarise
 from dagster_divorder.verify import verify
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_chats, topic_records, write_jsonl
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Settings]
-TOPICS = ("bread dough oven flour yeast", "star orbit moon planet comet", "sail rope wind wave harbour")
-
-
-def chats(count: int) -> list[dict[str, Any]]:
-    """Conversations of one to three questions, each with its answer, on three topics."""
-    draw = random.Random(0)
-    records = []
-    for number in range(count):
-        words = TOPICS[number % 3].split()
-        messages: list[dict[str, str]] = []
-        for _ in range(draw.randint(1, 3)):
-            question, answer = (" ".join(draw.choices(words, k=draw.randint(2, 12))) for _ in "qa")
-            messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        records.append({"messages": messages, "source": TOPICS[number % 3][:4]})
-    return records
 
 
 @pytest.fixture
 def settings(tmp_path: Path, make_settings: Make) -> Settings:
-    write_jsonl(tmp_path / "chats.jsonl", chats(48))
+    write_jsonl(tmp_path / "chats.jsonl", topic_chats())
     return make_settings(
         input={"paths": (str(tmp_path / "chats.jsonl"),), "format": "messages"},
         exports={"formats": ("parquet",), "path": tmp_path / "exports"},
@@ -123,7 +107,6 @@ def with_exports(settings: Settings, **keys: Any) -> Settings:
 @pytest.mark.parametrize(
     ("exports", "said"),
     [
-        ({"trainer": "hf"}, "did you mean 'hf-trainer'?"),
         ({"trainer": "HF_Trainer"}, "did you mean 'hf-trainer'?"),
         ({"trainer": "megatron"}, "which reads megatron; name that in exports.formats"),
         ({"trainer": "torchtitan"}, "set exports.world_size to its number of ranks"),

@@ -20,9 +20,8 @@ import yaml
 from dagster_divorder.cli import main
 from dagster_divorder.trainers import TRAINERS, Reading
 from dagster_divorder.trainers.replay import Shape, replay
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_chats, topic_records, write_jsonl
 from tests.test_recipes import SMALL, merged
-from tests.test_verify import chats
 from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
 from tests.trainers.test_trl import QUIET
 
@@ -81,7 +80,7 @@ class Case:
     def __init__(self, page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.page, self.trainer = page, TRAINERS[TRAINER_OF_PAGE[page]]
         chatting = not self.trainer.formats
-        write_jsonl(folder / "corpus/docs.jsonl", chats(200) if chatting else topic_records(60))
+        write_jsonl(folder / "corpus/docs.jsonl", topic_chats(50) if chatting else topic_records(60))
         commands = re.findall(
             r"^\$ divorder (.*)$", "".join(blocks(sections(page)["Settings and commands"], "console")), re.M
         )
