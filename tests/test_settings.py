@@ -160,37 +160,44 @@ def test_a_field_of_several_types_is_refused_in_one_sentence_of_its_value(
 
 HALF = '[[mixing.phase]]\nuntil = 0.5\nweights = "sqrt"\n'
 LAST = '[[mixing.phase]]\nweights = "natural"\n'
-
-
-PHASES = {
-    "the first of two faults": (
-        "[mixing]\ntotal_tokens = 9\nmax_repeats = 2",
-        "total_tokens is 9, and weights is unset",
-    ),
-    "fall": (
+BLOCKS = """
+[[input]]
+paths = ["books/*.parquet"]
+source = "books"
+max_reject_share = 0.5
+[[input]]
+paths = ["web", "s3://bucket/web"]
+text_field = "body"
+id_field = "url"
+"""
+REFUSED = [
+    ("[mixing]\ntotal_tokens = 9\nmax_repeats = 2", "total_tokens is 9, and weights is unset"),
+    (
         HALF + HALF.replace("0.5", "0.4") + LAST,
         "phases end at until = 0.5 and then 0.4; expected ends that rise",
     ),
-    "no end": (LAST + LAST, "phase 1 has no end; expected until in every phase but the last"),
-    "unimax": (
-        '[[mixing.phase]]\nweights = "unimax"',
-        'no weights "unimax"; expected "uniform", and mixing.max_re',
+    (LAST + LAST, "phase 1 has no end; expected until in every phase but the last"),
+    ('[[mixing.phase]]\nweights = "unimax"', 'no weights "unimax"; expected "uniform", and mixing.max_re'),
+    (HALF + "tokens = 9\n" + LAST, "mixing.phase.tokens is no longer a setting: set until"),
+    (HALF, "the last phase ends with training; remove its until"),
+    ('[mixing]\nweights = "sqrt"\n' + HALF + LAST, "weights and phases are given; expected one of them"),
+    (HALF + LAST + "[sequence]\nepochs = 2\n", "set sequence.epochs = 1, and mixing.total_tokens to the"),
+    ('[refit]\nclusters = "now"', "refit.clusters = 'now': Input should be 'auto' or 'never'"),
+    ('[refit]\ncluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'bins'"),
+    ("input = []", "at least one input is needed"),
+    (BLOCKS + "txt_field = 1", "block 2: unknown key 'input.txt_field'; did you mean 'input.text_"),
+    (BLOCKS + "[[input]]\npaths = []", "block 3: input.paths = []: at least one file"),
+    (BLOCKS + "max_reject_share = 0.1", "max_reject_share is 0.1 and 0.5 in two [[input]] blocks"),
+    (
+        BLOCKS + 'source = "web"\nsource_field = "site"',
+        "source is 'web', and source_field 'site'; remove",
     ),
-    "tokens": (HALF + "tokens = 9\n" + LAST, "mixing.phase.tokens is no longer a setting: set until"),
-    "the last has one": (HALF, "the last phase ends with training; remove its until"),
-    "weights": (
-        '[mixing]\nweights = "sqrt"\n' + HALF + LAST,
-        "weights and phases are given; expected one of them",
-    ),
-    "epochs": (
-        HALF + LAST + "[sequence]\nepochs = 2\n",
-        "set sequence.epochs = 1, and mixing.total_tokens to the",
-    ),
-}
+    (BLOCKS + "[store]\npath = 'web'", "lies in store.path"),
+]
 
 
-@pytest.mark.parametrize(("text", "said"), PHASES.values(), ids=PHASES)
-def test_phases_that_are_none_are_refused(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_tables_that_cannot_be_used_are_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SettingsError, match=re.escape(said)):
         load_settings(tmp_path / "own.toml", environ={})
@@ -231,35 +238,10 @@ def test_a_removed_verb_is_refused_with_what_to_do_instead(
     assert f"`divorder {verb}` was removed: {VERBS[verb]}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            'clusters = "now"',
-            "refit.clusters = 'now': Input should be 'auto' or 'never'",
-        ),
-        ('cluster = "auto"', "refit.cluster = 'cluster': Input should be 'model', 'bins'"),
-    ],
-)
-def test_a_rule_is_auto_or_never_of_a_fit_that_there_is(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(f"[refit]\n{text}\n")
-    with pytest.raises(SettingsError, match=re.escape(said)):
-        load_settings(tmp_path / "own.toml", {})
+def test_a_rule_is_of_a_fit_that_there_is() -> None:
     with pytest.raises(InputError, match=r"refit is 'cluster'; expected one of model, .* mean 'clusters'"):
         Settings().refitting("cluster")
     assert load_settings(environ={"DIVORDER_REFIT__BINS": "never"}).refit == {**RULES, "bins": "never"}
-
-
-BLOCKS = """
-[[input]]
-paths = ["books/*.parquet"]
-source = "books"
-max_reject_share = 0.5
-[[input]]
-paths = ["web", "s3://bucket/web"]
-text_field = "body"
-id_field = "url"
-"""
 
 
 def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
@@ -276,39 +258,8 @@ def test_several_inputs_are_one_with_the_paths_of_all(tmp_path: Path) -> None:
         input=[{"paths": list(block.paths), "source": block.source} for block in (one, other)]
     )
     assert from_python.input.each[0].source == "books"
-
-
-@pytest.mark.parametrize(
-    ("text", "environ", "said"),
-    [
-        (
-            BLOCKS + "txt_field = 1",
-            {},
-            "block 2: unknown key 'input.txt_field'; did you mean 'input.text_",
-        ),
-        (BLOCKS + "[[input]]\npaths = []", {}, "block 3: input.paths = []: at least one file"),
-        (BLOCKS + "max_reject_share = 0.1", {}, "max_reject_share is 0.1 and 0.5 in two [[input]] blocks"),
-        (
-            BLOCKS + 'source = "web"\nsource_field = "site"',
-            {},
-            "source is 'web', and source_field 'site'; remove",
-        ),
-        ("input = []", {}, "at least one input is needed"),
-        (
-            BLOCKS,
-            {"DIVORDER_INPUT__PATHS": "x"},
-            "DIVORDER_INPUT__PATHS sets paths of one input, and there are several",
-        ),
-        (BLOCKS + "[store]\npath = 'web'", {}, "lies in store.path"),
-    ],
-)
-def test_what_is_wrong_with_a_block_is_told_with_its_number(
-    tmp_path: Path, text: str, environ: dict[str, str], said: str
-) -> None:
-    file = tmp_path / "divorder.toml"
-    file.write_text(text)
-    with pytest.raises(SettingsError, match=re.escape(said)):
-        load_settings(file, environ=environ)
+    with pytest.raises(SettingsError, match="DIVORDER_INPUT__PATHS sets paths of one input, and there are"):
+        load_settings(file, environ={"DIVORDER_INPUT__PATHS": "x"})
 
 
 def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
