@@ -6,18 +6,15 @@ import ast
 import re
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
-from dagster_divorder.cli import main
 from dagster_divorder.engine import open_engine
 from dagster_divorder.errors import InputError
 from dagster_divorder.extras import EXTRAS, load_extra, why_missing
 from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.results import load_results
 from dagster_divorder.settings.sections import Engine
-from tests.conftest import topic_records, write_jsonl
 from tests.test_layers import MODULES, PACKAGE, imports_that_run, tree_of
 
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
@@ -70,38 +67,14 @@ def test_every_extra_is_one_of_the_project_and_its_absence_says_how_to_install_i
         load_extra(f"{package}.anything")
 
 
-@pytest.mark.parametrize(
-    ("command", "place"),
-    [
-        ("run", "s3://bucket/store"),
-        ("plan", "gs://bucket/store"),
-        ("summary", "az://container/store"),
-        ("prune", "s3://bucket/store"),
-        ("verify", "s3://bucket/store"),
-    ],
-)
-def test_a_store_at_a_url_without_its_package_is_refused(
-    place: str,
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    (tmp_path / "divorder.toml").write_text(f'input.paths = ["docs.jsonl"]\nstore.path = "{place}"\n')
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    assert main([command]) == 1
-    assert "pip install 'dagster-divorder[objects]'" in capsys.readouterr().err
-
-
 def test_results_of_a_store_at_a_url_an_engine_and_ranks_are_refused_without_their_packages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for package in EXTRAS:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match="objects"):
-        load_results("s3://bucket/store")
+    for place in ("s3://bucket/store", "gs://bucket/store", "az://container/store"):
+        with pytest.raises(InputError, match="objects"):
+            load_results(place)
     with pytest.raises(InputError, match=r"\[ray\]"):
         open_engine(Engine(address="ray"), str)
     with pytest.raises(InputError, match="tensor-parallel"):
