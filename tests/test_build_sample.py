@@ -157,14 +157,14 @@ def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], docu
     assert documents != 12 or {*names} == {"alpha", "bulk"}
 
 
-@pytest.mark.parametrize("max_bytes", [1, 500, 3000])
-def test_it_stops_at_the_bytes_asked_for(sources: dict[str, list[Any]], max_bytes: int) -> None:
-    lines = build_sample.collect(sources, documents=1, max_bytes=max_bytes).lines
-    longest = max(map(len, lines))
-    assert max_bytes <= sum(map(len, lines)) < max_bytes + longest
+def test_it_stops_at_the_bytes_asked_for(sources: dict[str, list[Any]]) -> None:
+    for max_bytes in (1, 500, 3000):
+        sizes = [*map(len, build_sample.collect(sources, documents=1, max_bytes=max_bytes).lines)]
+        assert max_bytes <= sum(sizes) < max_bytes + max(sizes)
 
 
-def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_second_build_does_nothing_until_arguments_or_packages_change(root: Path, tmp_path: Path) -> None:
     output = tmp_path / "docs.jsonl"
     first = build_sample.build(output, documents=20, roots=[root])
     assert first.startswith(f"{output}: 20 documents of 2 packages, 0.0 MB")
@@ -173,15 +173,6 @@ def test_a_second_build_does_nothing_and_keeps_edits(root: Path, tmp_path: Path)
     edited = output.read_bytes()
     assert "nothing to do" in build_sample.build(output, documents=20, roots=[root])
     assert output.read_bytes() == edited
-    output.unlink()
-    build_sample.build(output, documents=20, roots=[root])
-    assert edited.removesuffix(b'{"text": "appended"}\n') == output.read_bytes()
-
-
-@pytest.mark.slow
-def test_changed_arguments_or_packages_rebuild(root: Path, tmp_path: Path) -> None:
-    output = tmp_path / "docs.jsonl"
-    build_sample.build(output, documents=20, roots=[root])
     assert "21 documents" in build_sample.build(output, documents=21, roots=[root])
     (root / "alpha-1.0.dist-info").mkdir()
     assert "nothing" not in build_sample.build(output, documents=21, roots=[root])

@@ -51,6 +51,7 @@ def test_losses_that_are_no_number_stand_out_first() -> None:
 LOGS = {
     "jsonl": '{"step": 2, "loss": 3.5}\n{"step": 2, "eval_loss": 9}\n{"step": 4, "loss": NaN}\n{"step": 6, "lo',
     "csv": "iteration,lm loss\n2,3.5\n4,nan\n",
+    "from step 0": "step,loss\n0,3.5\n1,nan\n",
     "trainer_state": '{"log_history": [{"step": 2, "loss": 1}, {"step": 2, "loss": 3.5}, {"step": 4, "loss": "nan"}]}',
     "diverged": '{"log_history": [{"step": 2, "loss": 3.5}, {"step": 4, "loss": NaN}], "note": "NaN"}',
 }
@@ -61,15 +62,9 @@ def test_logs_are_read_as_trainers_write_them(tmp_path: Path, kind: str) -> None
     file = tmp_path / "log"
     file.write_text(LOGS[kind])
     log = read_losses(file)
-    assert (log.first.tolist(), log.end.tolist()) == ([0, 2], [2, 4])
+    places = ([0, 1], [1, 2]) if kind == "from step 0" else ([0, 2], [2, 4])
+    assert (log.first.tolist(), log.end.tolist()) == places
     assert log.loss.tolist() == pytest.approx([3.5, np.nan], nan_ok=True)
-
-
-def test_a_log_that_begins_with_step_0_counts_from_0(tmp_path: Path) -> None:
-    file = tmp_path / "log.csv"
-    file.write_text("step,loss\n0,3\n1,2\n2,1\n")
-    log = read_losses(file)
-    assert (log.first.tolist(), log.end.tolist()) == ([0, 1, 2], [1, 2, 3])
 
 
 @pytest.mark.parametrize("text", ["", "no log", '{"step": 1, "loss": 2}', "step,loss\n1,x\n2,\n"])
