@@ -25,16 +25,6 @@ def commands(page: str, documents: int) -> list[str]:
     return re.findall(r"^\$ (.+)$", text, re.M)
 
 
-@pytest.fixture(scope="module")
-def said(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page(runner, "tutorial", ("train.py",), 600, tmp_path_factory.mktemp("clone"))
-
-
-@pytest.fixture(scope="module")
-def said_of_chats(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_page(runner, "chats", ("sft.py",), 300, tmp_path_factory.mktemp("clone"))
-
-
 def run_page(
     runner: Runner, name: str, scripts: tuple[str, ...], documents: int, folder: Path
 ) -> dict[str, str]:
@@ -90,7 +80,8 @@ def run_command(runner: Runner, command: str, folder: Path, environment: dict[st
 pytestmark = pytest.mark.slow
 
 
-def test_the_page_is_true(said: dict[str, str]) -> None:
+def test_the_page_is_true(runner: Runner, tmp_path: Path) -> None:
+    said = run_page(runner, "tutorial", ("train.py",), 600, tmp_path)
     assert 'text_field = "text"' in said["cat divorder.toml"]
     assert 'source_field = "source"' in said["cat divorder.toml"]
     assert "first run on this store" in said["divorder plan"]
@@ -108,14 +99,15 @@ def test_the_page_is_true(said: dict[str, str]) -> None:
     assert "Traceback" not in "".join(said.values())
 
 
-def test_the_page_about_chats_is_true(said_of_chats: dict[str, str]) -> None:
-    assert 'format = "messages"' in said_of_chats["cat divorder.toml"]
+def test_the_page_about_chats_is_true(runner: Runner, tmp_path: Path) -> None:
+    said = run_page(runner, "chats", ("sft.py",), 300, tmp_path)
+    assert 'format = "messages"' in said["cat divorder.toml"]
     assert re.search(
         r"^300 read = 300 trained; .*\n[\d,]+ tokens \([\d,]+ trained on\) in ",
-        said_of_chats["divorder run"],
+        said["divorder run"],
         re.M,
     )
-    verified = said_of_chats["divorder verify divorder/exports/parquet --trainer trl"]
+    verified = said["divorder verify divorder/exports/parquet --trainer trl"]
     assert re.search(r"as planned, and (\d+) of \1 batches with its lines", verified)
-    losses = re.findall(r"'loss': '?([\d.]+)", said_of_chats["python sft.py"])
+    losses = re.findall(r"'loss': '?([\d.]+)", said["python sft.py"])
     assert len(losses) == 3 and all(0 < float(loss) < 20 for loss in losses)

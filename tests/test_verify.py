@@ -17,7 +17,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import Exports
 from dagster_divorder.summary import summarise
 from dagster_divorder.verify import verify
-from tests.conftest import topic_chats, topic_records, write_jsonl
+from tests.conftest import topic_chats, write_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -125,20 +125,3 @@ def test_a_trainer_that_loses_the_loss_mask_is_refused_before_any_work(settings:
     named = with_exports(settings, trainer="torchtitan", world_size=2)
     with pytest.raises(InputError, match="'torchtitan', and it makes labels from the ids"):
         run_all(named, Silent())
-
-
-def test_the_lines_of_a_trainer_of_parts_are_for_its_ranks(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(40))
-    exports = {
-        "formats": ("parquet",),
-        "path": tmp_path / "exports",
-        "trainer": "torchtitan",
-        "world_size": 4,
-    }
-    settings = make_settings(exports=exports, sequence={"length": 32, "batch": 4})
-    run_all(settings, Silent())
-    assert re.findall(r"^  (\S+), (\d+) ranks:$", str(summarise(settings)), re.M) == [("torchtitan", "4")]
-    assert (
-        verify(settings, None, None).passed
-        and verify(settings, settings.exports.path / "parquet", None).passed
-    )

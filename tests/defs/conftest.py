@@ -124,11 +124,17 @@ def rows_of(table: Any) -> list[dict[str, Any]]:
     """The rows of a table in metadata, which is one of Dagster's or, if it is wide, one in Markdown."""
     if isinstance(table, dg.TableMetadataValue):
         return [dict(record.data) for record in table.records]
+    return [{name: _number(cell) for name, cell in row.items()} for row in markdown_rows(table.value)]
+
+
+def markdown_rows(text: str) -> list[dict[str, str]]:
+    """The rows of the table that a text begins with."""
     lines = [
         [re.sub(r"\\(.)", r"\1", cell.replace("&#124;", "|")) for cell in line.strip("| ").split(" | ")]
-        for line in table.value.split("\n")
+        for line in text.split("\n")
+        if line.startswith("|")
     ]
-    return [{name: _number(cell) for name, cell in zip(lines[0], line, strict=True)} for line in lines[2:]]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
 def _number(cell: str) -> Any:

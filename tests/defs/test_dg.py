@@ -1,5 +1,5 @@
-"""The commands of `dg`, the successor of Dagster's command line (which tests/ui runs): the component that they list, in
-this process, which imports Dagster once; and a launch in a process of its own."""
+"""The commands of `dg`, the successor of Dagster's command line (which the tutorial runs): what they list, in this
+process, which imports Dagster once; and a launch in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every form of a batch against a slow, obvious version of it, and the flattened one against transformers' own."""
+"""Every form of a batch against a slow, obvious version of it. Against TRL's: tests/write/exports/test_readers.py."""
 
 from __future__ import annotations
 
@@ -118,18 +118,6 @@ def without_untrained(form: str, batch: Any, corpus: dict[str, Any], rows: list[
     else:
         flat = torch.tensor([[trained for mask in masks for trained in mask]])
         batch["labels"][~(flat if form == "flattened" else padded)] = -100
-
-
-@pytest.mark.slow
-def test_the_flattened_form_is_transformers_own() -> None:
-    from transformers import DataCollatorWithFlattening
-
-    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
-    with exported("parquet", {"lengths": [5, 9, 2], "length": 4, "method": "best_fit"}) as (path, stream):
-        batch = SequenceDataset(path, form="flattened").__getitems__(range(len(stream)))
-        expected = collate([{"input_ids": document} for row in stream for document in row])
-    same(batch, {name: expected[name] for name in batch})
-    assert set(batch) == set(expected)
 
 
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:

@@ -67,6 +67,14 @@ def test_a_step_is_logged_as_its_batch_holds_it(
         mix(len(mix))
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An export that real trainers read."""
+    corpus = {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}
+    write_export(tmp_path / "parquet", "parquet", corpus, batch=4)
+    return tmp_path / "parquet"
+
+
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     import torch
 
@@ -75,17 +83,13 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_callback_logs_beside_the_loss(tmp_path: Path) -> None:
+def test_the_callback_logs_beside_the_loss(path: Path, tmp_path: Path) -> None:
     """TRL's trainers log as this one, which is their base."""
     from datasets import load_dataset
     from transformers import Trainer, TrainingArguments
 
     from tests.trainers.test_trl import QUIET, tokens_and_model
 
-    path = tmp_path / "parquet"
-    write_export(
-        path, "parquet", {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}, batch=4
-    )
     dataset = load_dataset("parquet", data_dir=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "out"),
@@ -110,27 +114,11 @@ def test_the_callback_logs_beside_the_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lightning_logs_each_optimizer_step(tmp_path: Path) -> None:
+def test_lightning_logs_each_optimizer_step(path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     import torch
 
-    from tests.trainers.test_lightning import QUIET
-
-    path = tmp_path / "parquet"
-    write_export(
-        path, "parquet", {"lengths": [16] * 48, "length": 16, "vocabulary": 50, "end_of_text": False}, batch=4
-    )
-
-    class Model(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Embedding(50, 1)
-
-        def training_step(self, batch: Any, number: int) -> Any:
-            return self.layer(batch["input_ids"]).mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
+    from tests.trainers.test_lightning import QUIET, recorder
 
     dataset, mix, logged = SequenceDataset(path), MixLog(path), dict[int, dict[str, float]]()
 
@@ -147,7 +135,7 @@ def test_lightning_logs_each_optimizer_step(tmp_path: Path) -> None:
         callbacks=[mix.lightning_callback()],
         **QUIET | {"logger": Kept()},
     )
-    trainer.fit(Model(), loader)
+    trainer.fit(recorder(), loader)
     assert sum("mix/source/web" in metrics for metrics in logged.values()) == 6
     assert len(mix) == len(open_export(path)) // 4
     last = logged[max(logged)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn, optim
+from torch import nn
 from torch.utils.data import DataLoader
 
 from dagster_divorder.torch import BalancedSampler
-from tests.trainers.test_lightning import QUIET
+from tests.trainers.test_lightning import QUIET, recorder
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,16 +29,6 @@ def sampler(**arguments: Any) -> BalancedSampler:
 def orders(epochs: int) -> list[list[int]]:
     one = sampler()
     return [list(one) for _ in range(epochs)]
-
-
-def reading_under(trainer: type[Any], balanced: BalancedSampler) -> type[Any]:
-    """A trainer of Hugging Face or TRL with this sampler in place of its own."""
-
-    class Balanced(trainer):  # type: ignore[misc]
-        def _get_train_sampler(self, dataset: Any = None) -> Any:
-            return balanced
-
-    return Balanced
 
 
 class Rows(nn.Module):
@@ -58,6 +49,10 @@ def test_the_hugging_face_trainer_reads_epochs_and_resumes(tmp_path: Path) -> No
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"row": range(ROWS), **TABLE})
 
+    class Balanced(transformers.Trainer):  # type: ignore[name-defined,misc]
+        def _get_train_sampler(self, dataset: Any = None) -> Any:
+            return sampler()
+
     def train(**resume: Any) -> list[int]:
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path),
@@ -71,31 +66,18 @@ def test_the_hugging_face_trainer_reads_epochs_and_resumes(tmp_path: Path) -> No
             disable_tqdm=True,
         )
         model = Rows()
-        trainer = reading_under(transformers.Trainer, sampler())(model, arguments, train_dataset=data)
+        trainer = Balanced(model, arguments, train_dataset=data)
         trainer.train(**resume)
         return model.read
 
-    whole = [row for order in orders(3) for row in order]
+    whole = [*chain(*orders(3))]
     assert train() == whole
     # Of the second epoch, 21 + 2 x 4 rows are behind it.
     assert train(resume_from_checkpoint=str(tmp_path / "checkpoint-8")) == whole[29:]
 
 
 def test_lightning_reads_epochs(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-
-    class Recorder(lightning.LightningModule):  # type: ignore[name-defined,misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.rows = Rows()
-
-        def training_step(self, batch: Any) -> Any:
-            return self.rows(batch)["loss"]
-
-        def configure_optimizers(self) -> Any:
-            return optim.SGD(self.parameters(), lr=0.1)
-
-    module = Recorder()
+    lightning, module = pytest.importorskip("lightning.pytorch"), recorder()
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=3, default_root_dir=tmp_path, **QUIET)
     trainer.fit(module, DataLoader(range(ROWS), 4, sampler=sampler()))  # type: ignore[arg-type]
-    assert module.rows.read == [row for order in orders(3) for row in order]
+    assert [row for batch in module.seen for row in batch.tolist()] == [*chain(*orders(3))]

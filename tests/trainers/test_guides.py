@@ -1,5 +1,5 @@
-"""docs/trainers/: each guide's commands and settings on a small corpus, its lines with the trainer's own reader
-if .venv has it, and its figures."""
+"""docs/trainers/: each guide's lines and figures; and its commands and settings on a small corpus, and what the trainer
+then reads, if .venv has it. Other tests run the readers of all formats (tests/write/exports, `make test-trainers`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import tomlkit
-import yaml
 
 from dagster_divorder.cli import main
 from dagster_divorder.trainers import TRAINERS, Reading
 from dagster_divorder.trainers.replay import Shape, replay
-from tests.conftest import topic_chats, topic_records, write_jsonl
+from tests.conftest import topic_records, write_jsonl
 from tests.test_recipes import SMALL, merged
 from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
+from tests.trainers.test_lightning import recorder
 from tests.trainers.test_trl import QUIET
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -79,8 +79,7 @@ class Case:
 
     def __init__(self, page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.page, self.trainer = page, TRAINERS[TRAINER_OF_PAGE[page]]
-        chatting = not self.trainer.formats
-        write_jsonl(folder / "corpus/docs.jsonl", topic_chats(50) if chatting else topic_records(60))
+        write_jsonl(folder / "corpus/docs.jsonl", topic_records(60))
         commands = re.findall(
             r"^\$ divorder (.*)$", "".join(blocks(sections(page)["Settings and commands"], "console")), re.M
         )
@@ -105,10 +104,7 @@ class Case:
         proposed = tomllib.loads(config.read_text())
         exports = proposed["exports"]
         assert (exports["formats"], exports["trainer"]) == ([*self.trainer.formats], self.trainer.name)
-        small: dict[str, Any] = {"sequence": {"length": LENGTH, "batch": BATCH}, "exports": {}}
-        if self.trainer.formats:
-            # Rows of Parquet are what the others are compared with.
-            small["exports"]["formats"] = [*dict.fromkeys((*self.trainer.formats, "parquet"))]
+        small = {"sequence": {"length": LENGTH, "batch": BATCH}}
         config.write_text(tomlkit.dumps(merged(proposed, SMALL, small)))
 
     def script(self, heading: str, **names: Any) -> dict[str, Any]:
@@ -118,15 +114,11 @@ class Case:
         return names
 
     @property
-    def rows(self) -> list[list[int]]:
-        """Ids of the sequences in the order of the plan."""
-        files = sorted(Path("divorder/exports/parquet").glob("*.parquet"))
-        return [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
-
-    @property
     def read(self) -> list[list[int]]:
-        """Those of whole batches."""
-        return self.rows[: len(self.rows) // BATCH * BATCH]
+        """Ids of the sequences of whole batches in the order of the plan."""
+        files = sorted(Path("divorder/exports/parquet").glob("*.parquet"))
+        rows = [row for file in files for row in pq.read_table(file)["input_ids"].to_pylist()]
+        return rows[: len(rows) // BATCH * BATCH]
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {}
@@ -193,36 +185,10 @@ def hf_trainer(case: Case) -> None:
 
 @check("lightning")
 def lightning(case: Case) -> None:
-    package = pytest.importorskip("lightning.pytorch")
-    import torch
-
-    class Recorder(package.LightningModule):  # type: ignore[name-defined,misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-            self.ids: list[list[int]] = []
-
-        def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            self.ids += batch["input_ids"].tolist()
-            return self.weight * batch["labels"].float().mean()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    module = Recorder()
+    package, module = pytest.importorskip("lightning.pytorch"), recorder()
     once = partial(package.Trainer, accelerator="cpu", max_epochs=1, **QUIET_LIGHTNING)
     case.script("In the script", Trainer=once, module=module)
-    assert module.ids == case.read
-
-
-@check("axolotl")
-@check("megatron")
-def commands_alone(case: Case) -> None:
-    """Other tests run the readers of all formats (tests/write/exports, `make test-trainers`)."""
-    if case.page == "axolotl":
-        assert yaml.safe_load(case.lines)["max_steps"] == 200 // BATCH
-    else:
-        assert "--train-samples" in case.lines
+    assert [row for batch in module.seen for row in batch["input_ids"].tolist()] == case.read
 
 
 @pytest.mark.parametrize("page", CHECKS)

@@ -21,6 +21,28 @@ QUIET = {
 }
 
 
+def recorder() -> Any:
+    """A module of one weight, and in `seen` the batches that it was trained on."""
+    import torch
+
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Recorder(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.seen: list[Any] = []
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            self.seen.append(batch)
+            return self.weight.sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Recorder()
+
+
 def as_lightning_reads(trainer: Any, loader: Any) -> Any:
     """The loader that a rank's training loop goes through."""
     from lightning.pytorch.trainer.connectors.data_connector import _process_dataloader

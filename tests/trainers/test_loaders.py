@@ -74,8 +74,10 @@ def test_the_hugging_face_trainer_reads_in_order_what_the_model_says(
 ) -> None:
     accelerate = pytest.importorskip("accelerate.data_loader")
     from torch.utils.data import DataLoader
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
 
+    # Without its lines it shuffles.
+    assert TrainingArguments.train_sampling_strategy == "random"
     reading = Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch)
     dataset: Sized = range(rows)
     arguments = SimpleNamespace(train_sampling_strategy="sequential")
@@ -93,14 +95,3 @@ def test_the_hugging_face_trainer_reads_in_order_what_the_model_says(
     ]
     read = global_batches([list(loader) for loader in ranks], reading, step_on_rest=True)
     np.testing.assert_array_equal(ascending(TRAINERS["hf-trainer"].best(reading)), read)
-
-
-def test_the_hugging_face_trainer_shuffles_by_default_and_takes_its_lines() -> None:
-    from transformers import TrainingArguments
-
-    reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
-    lines = TRAINERS["hf-trainer"].configuration(reading, path="", prefix="train", sequence_length=8)
-    arguments = eval(lines, {"TrainingArguments": TrainingArguments})
-    assert arguments.train_sampling_strategy == "sequential"
-    assert arguments.max_steps == 6
-    assert TrainingArguments().train_sampling_strategy == "random"

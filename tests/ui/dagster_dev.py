@@ -36,8 +36,6 @@ _TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $s
 _MADE = """query($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
     assetMaterializations(limit: 1) { runId tags { key value } metadataEntries {
         label ... on IntMetadataEntry { intValue } ... on BoolMetadataEntry { boolValue } } } } } }"""
-_CHECKS = """{ assetNodes { assetChecksOrError { ... on AssetChecks { checks { name description
-    executionForLatestMaterialization { evaluation { success description metadataEntries { label } } } } } } } }"""
 _LOCATION = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
     locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 
@@ -193,15 +191,3 @@ class DagsterDev:
         }
         tags = {tag["key"]: tag["value"] for tag in found[0]["tags"]}
         return {**values, "run": found[0]["runId"], "version": tags["dagster/data_version"]}
-
-    def checks(self) -> dict[str, str]:
-        """All that a page says of each check that passed: what it is for, what was found, and what its figures are
-        called."""
-        said = {}
-        for node in self.ask(_CHECKS)["assetNodes"]:
-            for check in node["assetChecksOrError"].get("checks", []):
-                found = check["executionForLatestMaterialization"]["evaluation"]
-                if found["success"]:
-                    labels = [entry["label"] for entry in found["metadataEntries"]]
-                    said[check["name"]] = "\n".join([check["description"], found["description"], *labels])
-        return said

@@ -27,7 +27,7 @@ from dagster_divorder.view.drawing import cluster_colours
 from dagster_divorder.view.measures import MEASURES
 from dagster_divorder.view.words import ORDERS, TRAIN_ON
 from tests.conftest import topic_records
-from tests.defs.conftest import pictures, rows_of, run_command
+from tests.defs.conftest import markdown_rows, pictures, rows_of
 from tests.faults.conftest import differing, output_of
 from tests.faults.runner import REPORTING, Runner
 from tests.faults.test_together import is_free
@@ -222,24 +222,13 @@ def made(dev: DagsterDev, walk: Walk) -> Metadata:
     return found
 
 
-def test_every_asset_reports_figures_and_pictures_of_bounded_size(made: Metadata, walk: Walk) -> None:
+def test_every_asset_reports_figures_and_pictures_of_bounded_size(dev: DagsterDev, made: Metadata) -> None:
+    assert set(dev.assets().values()) == {"FRESH"}
     for name, metadata in made.items():
         assert set(metadata) >= FIGURES, name
         for what, png in pictures(metadata).items():
             assert len(png) <= PICTURE_BYTES, (name, what)
     assert {name for name, metadata in made.items() if pictures(metadata)} >= PICTURED
-
-
-def test_checks_are_in_words_that_people_use(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
-    said = dev.checks()
-    claims = {check.name for stage in GRAPH.values() for check in stage.checks}
-    assert set(said) == claims
-    # Names of checks and keys of settings (`order.length_bins`) are what people write, too.
-    names = re.compile(rf"{'|'.join(said)}|\b\w+\.\w+\b|\S+/\S+")
-    machine = {name: re.findall(r"\w*_\w*", names.sub("", text)) for name, text in said.items()}
-    assert {name: words for name, words in machine.items() if words} == {}
-    assert "This order keeps the windows of training at the corpus's own mix" in said["order_beats_shuffling"]
-    assert "The end of training is like its beginning" in said["nothing_drifts"]
 
 
 @pytest.fixture
@@ -355,25 +344,6 @@ def test_a_cluster_has_one_name_and_one_colour(
 def caption_of(tables: dict[str, Any], beginning: str) -> str:
     (caption,) = [caption for caption in tables if caption.startswith(beginning)]
     return caption
-
-
-def markdown_rows(text: str) -> list[dict[str, str]]:
-    """The rows of the table that a text begins with."""
-    text = re.sub(r"\\(.)", r"\1", text)
-    lines = [line.strip("| ").split(" | ") for line in text.split("\n") if line.startswith("|")]
-    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
-
-
-def test_the_command_line_finds_nothing_left_to_do(dev: DagsterDev, made: Metadata, walk: Walk) -> None:
-    before = {asset: dev.made(asset)["version"] for asset in made}
-    select = ("--select", "*", "-m", "dagster_divorder.definitions")
-    run = run_command(walk.config, "dagster", "asset", "materialize", *select)
-    assert run.returncode == 0, run.stderr
-    assert "dagster_divorder" not in "".join(line for line in run.stderr.splitlines() if "Warning" in line)
-    for asset in made:
-        assert dev.made(asset)["new_documents"] == 0, asset
-    assert {asset: dev.made(asset)["version"] for asset in made} == before
-    assert set(dev.assets().values()) == {"FRESH"}
 
 
 def test_nothing_ends_in_a_traceback(dev: DagsterDev, walk: Walk) -> None:
