@@ -1,4 +1,5 @@
-"""Clusters: assignment against its twin, fits of every odd sample, their number, their names, two spaces compared."""
+"""Clusters: assignment against its twin, fits of every odd sample, their number, their names, two spaces compared. The
+map: that it repeats, and that like documents lie together."""
 
 import dataclasses
 from itertools import combinations
@@ -17,6 +18,7 @@ from dagster_divorder.core.seeds import small_seed
 from dagster_divorder.core.topics import cluster
 from dagster_divorder.core.topics.agreement import DIFFERENT, SAME, compare, conclude, told_by_words
 from dagster_divorder.core.topics.cluster import ClusterFit, assign, fit
+from dagster_divorder.core.topics.cluster_map import fit as map_fit
 from dagster_divorder.core.topics.k_calibration import recommended, silhouette
 from dagster_divorder.core.topics.terms import cluster_names, find_words
 from dagster_divorder.core.vectors.unit import unit_rows
@@ -377,3 +379,42 @@ def test_the_number_of_a_cluster_changes_none_of_its_terms(seed: int, numbers: l
     before = terms_of(texts, labels, 4)[:3]
     after = terms_of(texts, np.array(numbers)[labels], 4)
     assert [after[number] for number in numbers[:3]] == before
+
+
+@pytest.mark.slow
+def test_a_map_repeats_follows_the_seed_and_has_like_documents_together():
+    vectors, of = planted(500)
+    fitted = map_fit(vectors, seed=3)
+    assert map_fit(vectors, seed=3).tobytes() == fitted.tobytes()
+    assert map_fit(vectors, 4).tobytes() != fitted.tobytes()
+    assert fitted.dtype == np.float32 and fitted.shape == (500, 2)
+    apart = np.linalg.norm(fitted[:, None] - fitted[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    assert (of[np.argsort(apart, axis=1)[:, :5]] == of[:, None]).mean() > 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 3, 16])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: planted(n)[0],
+        lambda n: np.ones((n, 4), np.float32),
+        lambda n: np.arange(n, dtype=np.float32)[:, None],
+    ],
+    ids=["planted", "all equal", "one dim"],
+)
+@pytest.mark.filterwarnings("error")
+def test_few_and_equal_documents_have_places(n, make):
+    small = map_fit(make(n), seed=0)
+    assert small.shape == (n, 2) and np.isfinite(small).all()
+
+
+@pytest.mark.slow
+def test_vectors_without_a_place_are_refused():
+    bad = planted(4)[0]
+    bad[2, 1] = np.nan
+    with pytest.raises(InputError, match="NaN or infinity"):
+        map_fit(bad, 0)
+    with pytest.raises(InputError, match="at least one row"):
+        map_fit(np.zeros((0, 4), np.float32), 0)

@@ -19,7 +19,7 @@ from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import embedding_table
 from dagster_divorder.models.decoder import make_decoder
 from dagster_divorder.models.pretrained import quiet
-from dagster_divorder.models.tokenize import load_encoder
+from dagster_divorder.models.tokenize import load_encoder, special_ids
 
 TEXTS = [
     f"{animal} number {n} eats {food} and sleeps in the {place}. "
@@ -44,7 +44,9 @@ def test_transformers_loads_all_of_it(trained):
     assert (config.model_type, config.hidden_size, config.vocab_size) == ("llama", 24, report["vocabulary"])
     tokenizer = AutoTokenizer.from_pretrained(directory)
     text = "The cat, 漢字 and\r\n 12 horses"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids) == text and ids == load_encoder(directory).encode([text])[0].tolist()
+    assert tokenizer.eos_token_id == special_ids(directory)["eos"] == 0
     model, loading = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
     assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     np.testing.assert_array_equal(

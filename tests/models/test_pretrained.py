@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dagster_divorder.errors import InputError
-from dagster_divorder.models.bootstrap import train
 from dagster_divorder.models.checkpoint import CONFIG, TOKENIZER
 from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.pretrained import CHOSEN, load_config, load_tokenizer, save_tokenizer
@@ -162,15 +161,6 @@ def test_dropout_is_off(make_tokenizer: Make, tmp_path: Path) -> None:
     save_tokenizer(directory, tmp_path)
     for engine in ("gigatoken", "tokenizers"):
         assert load_encoder(tmp_path, engine).encode([WORDS])[0].tolist() == expected
-
-
-def test_transformers_reads_the_bootstrap_tokenizer(tmp_path: Path) -> None:
-    """Its files lie beside exports as they are."""
-    train([WORDS], tmp_path, vocab_size=400, dim=2)
-    tokenizer, texts = load_tokenizer(tmp_path), [*conformance_texts([END]), WORDS]
-    found = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert [number for ids in found for number in ids] == load_encoder(tmp_path).encode(texts)[0].tolist()
-    assert tokenizer.eos_token_id == special_ids(tmp_path)["eos"] == 0
 
 
 def test_what_transformers_cannot_read_is_refused_in_a_sentence(make_tokenizer: Make, tmp_path: Path) -> None:
