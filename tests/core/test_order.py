@@ -4,7 +4,6 @@ corpora keep, and epochs: each another order, items nearly an epoch apart; prefi
 import inspect
 import itertools
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.order import STRATEGIES, balanced
+from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.core.order.epochs import BLOCK, BLOCKS, plan_epochs
 from dagster_divorder.core.order.strategy import StrategyOptions
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
 from tests.orders import epoch_orders, items_of, order
-from tests.twins import order as slow_order
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 quick = settings(deadline=None, max_examples=examples(15))
@@ -246,22 +244,6 @@ def packed_sequences(n_items: int) -> tuple[csr_matrix, np.ndarray]:
     rows = np.arange(n_items).repeat(6)
     counts = csr_matrix((np.tile(tokens, 2).ravel(), (rows, columns.ravel())), shape=(n_items, 120))
     return counts, np.repeat([0, 1], [100, 20])
-
-
-@pytest.mark.parametrize("pool", [balanced.POOL, 1024], ids=["one pool holds all", "two pools and a gap"])
-def test_without_norms_balanced_strays_no_further_than_the_exact_greedy(pool, monkeypatch):
-    monkeypatch.setattr(balanced, "POOL", pool)
-    monkeypatch.setitem(STRATEGIES, "balanced", replace(balanced.STRATEGY, balances_norms=False))
-    counts, groups = packed_sequences(8_000)
-    rows = slow_order.centred(counts.toarray(), groups)
-    exact, fast = (
-        np.cumsum(rows[order(counts, groups, strategy=strategy)], axis=0) for strategy in ("f3", "balanced")
-    )
-    for group in (0, 1):
-        one, other = (np.linalg.norm(path[:, groups == group], axis=1) for path in (exact, fast))
-        assert other.mean() <= 1.1 * one.mean()
-        assert other.max() <= 1.15 * one.max()
-    assert np.abs(fast).max() <= 1.25 * np.abs(exact).max()
 
 
 def test_items_far_from_the_mix_do_not_gather_at_an_end():

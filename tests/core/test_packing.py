@@ -153,47 +153,28 @@ def test_what_remains_of_pieces_is_their_tokens_but_the_consumed_ones(runs, cons
     assert all(length for _, _, length in left)
 
 
-@given(runs=runs_of, sequence_length=lengths_of, values=st.integers(1, 9))
+@given(runs=runs_of, sequence_length=lengths_of, values=st.integers(1, 9), seed=st.integers(0, 99))
 @laws
-def test_sequence_counts_equal_their_twin(runs, sequence_length, values):
-    packed = packed_by("best_fit", runs, sequence_length)
-    random = np.random.default_rng(values)
-    codes = {"cluster": random.integers(0, values, len(runs)), "length": random.integers(0, 4, len(runs))}
-    counts, groups = sequence_counts(packed, codes, {"cluster": values, "length": 4})
-    tokens = tokens_in(packed)
-    expected = [
-        a + b
-        for a, b in zip(
-            slow.counts(tokens, codes["cluster"], values),
-            slow.counts(tokens, codes["length"], 4),
-            strict=True,
-        )
-    ]
-    assert_array_equal(counts.toarray(), np.array(expected, np.int32).reshape(-1, values + 4))
-    assert groups.tolist() == [0] * values + [1] * 4
-    assert counts.dtype == np.int32
-    assert (counts.data > 0).all()
-    assert counts.has_canonical_format
-
-
-@given(runs=runs_of, sequence_length=lengths_of, seed=st.integers(0, 99))
-@laws
-def test_counts_of_some_tokens_equal_their_twin(runs, sequence_length, seed):
-    """Those inside spans of a document are counted, in whatever sequence they lie."""
-    packed, random = packed_by("concat", runs, sequence_length), np.random.default_rng(seed)
+def test_sequence_counts_equal_their_twin(runs, sequence_length, values, seed):
+    """Of all tokens, and of those inside spans of a document, in whatever sequence they lie."""
+    packed, random = packed_by("best_fit", runs, sequence_length), np.random.default_rng(seed)
+    sizes = {"cluster": values, "length": 4}
+    codes = {name: random.integers(0, size, len(runs)) for name, size in sizes.items()}
     ends = np.sort(random.choice(140, 2 * random.integers(0, 20), replace=False))
     spans = Spans(ends[::2], ends[1::2])
     inside = {at for first, last in zip(spans.first, spans.last, strict=True) for at in range(first, last)}
-    codes = random.integers(0, 3, len(runs))
-    counts, _ = sequence_counts(
-        packed, {"cluster": codes}, {"cluster": 3}, spans.within(packed.start, packed.length)
-    )
-    tokens = [[token for token in sequence if token[1] in inside] for sequence in tokens_in(packed)]
-    assert_array_equal(counts.toarray(), np.array(slow.counts(tokens, codes, 3)).reshape(-1, 3))
-    assert counts.sum() == sum(len(inside & set(range(start, start + length))) for _, start, length in runs)
+    whole, groups = sequence_counts(packed, codes, sizes)
+    some, _ = sequence_counts(packed, codes, sizes, spans.within(packed.start, packed.length))
+    for counts, counted in ((whole, range(140)), (some, inside)):
+        tokens = [[token for token in sequence if token[1] in counted] for sequence in tokens_in(packed)]
+        expected = [
+            np.reshape(slow.counts(tokens, codes[name], size), (-1, size)) for name, size in sizes.items()
+        ]
+        assert_array_equal(counts.toarray(), np.hstack(expected))
+        assert counts.dtype == np.int32 and counts.has_canonical_format
+    assert groups.tolist() == [0] * values + [1] * 4
     # A sequence without a counted token keeps its values.
-    whole, _ = sequence_counts(packed, {"cluster": codes}, {"cluster": 3})
-    assert_array_equal(counts.indices, whole.indices)
+    assert (whole.data > 0).all() and some.indices.tolist() == whole.indices.tolist()
 
 
 @given(data=st.data(), points=st.integers(0, 12))
@@ -309,17 +290,16 @@ def test_spacing_of_copies_equals_its_twin(texts: np.ndarray, length: int, epoch
     packed = pack(Pieces(np.arange(len(texts)), np.zeros_like(texts), lengths), sequence_length=length)
     orders = np.stack([random.permutation(len(packed)) for _ in range(epochs)])
     copies = np.bincount(texts[np.unique(packed.document)], minlength=6)
-    last: dict[tuple[int, int], int] = {}
+    last: dict[int, int] = {}
     distances, shares = [], []
     for place, sequence in enumerate(orders.ravel()):
         for run in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
             text = int(texts[packed.document[run]])
-            for at in range(packed.start[run], packed.start[run] + packed.length[run]):
-                if at == 0 and copies[text] > 1:
-                    if (text, at) in last:
-                        distances.append(place - last[text, at])
-                        shares.append(distances[-1] * copies[text] / len(packed))
-                    last[text, at] = place
+            if packed.start[run] == 0 and packed.length[run] and copies[text] > 1:
+                if text in last:
+                    distances.append(place - last[text])
+                    shares.append(distances[-1] * copies[text] / len(packed))
+                last[text] = place
     found = sequence_spacing(packed, orders, texts)
     assert found["copies"] == (copies[copies > 1] - 1).sum()
     assert found["together"] == distances.count(0)

@@ -61,16 +61,9 @@ def test_every_kind_of_table_has_the_same_order_and_comes_back_as_it_came(kind: 
     st.integers(0, 3),
 )
 def test_the_order_is_a_permutation_whatever_the_table(rows: Any, by: Any, seed: int) -> None:
-    schema = pa.schema(
-        [
-            ("a", pa.string()),
-            ("n", pa.int64()),
-            ("f", pa.float64()),
-            ("l", pa.list_(pa.string())),
-            ("t", pa.int64()),
-        ]
-    )
-    table = pa.Table.from_pylist(rows, schema)
+    texts, whole = pa.string(), pa.int64()
+    schema = {"a": texts, "n": whole, "f": pa.float64(), "l": pa.list_(texts), "t": whole}
+    table = pa.Table.from_pylist(rows, pa.schema(schema))
     made = divorder.order(table, by, tokens="t", seed=seed, bins=3)
     assert sorted(made.tolist()) == list(range(len(rows)))
     assert made.tolist() == divorder.order(pl.from_arrow(table), by, tokens="t", seed=seed, bins=3).tolist()
