@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,21 +27,12 @@ class Outcome:
     output: Path
 
     @property
-    def records(self) -> list[bytes]:
-        return (self.output / "curated.jsonl").read_bytes().splitlines()
-
-    @property
     def rejects(self) -> list[dict[str, Any]]:
         return [orjson.loads(line) for line in (self.output / "rejects.jsonl").read_bytes().splitlines()]
 
     @property
     def counts(self) -> dict[str, int]:
         return orjson.loads((self.output / "curated_meta.json").read_bytes())["counts"]
-
-
-def raw_bytes(reject: dict[str, Any]) -> bytes:
-    """The bytes that a line of rejects.jsonl restores."""
-    return base64.b64decode(reject["raw_base64"]) if "raw_base64" in reject else reject["raw"].encode()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bad_input.conftest import Outcome, raw_bytes
+from tests.bad_input.conftest import Outcome
 from tests.conftest import topic_records
 
 Divorder = Callable[..., Outcome]
@@ -65,7 +65,7 @@ def test_rows_without_text_are_refused(tmp_path: Path, divorder: Divorder) -> No
         (3, "empty text"),
     ]
     assert {reject["path"] for reject in outcome.rejects} == {str(path)}
-    assert orjson.loads(raw_bytes(outcome.rejects[1])) == {"text": "", "name": "n2", "tags": ["x"]}
+    assert orjson.loads(outcome.rejects[1]["raw"]) == {"text": "", "name": "n2", "tags": ["x"]}
     assert output(outcome).to_pylist() == [{"text": "good", "name": "n0", "tags": ["x"]}]
 
 

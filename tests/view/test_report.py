@@ -224,12 +224,8 @@ def test_clusters_keep_their_colours() -> None:
 
 
 def a_check(
-    ours: float,
-    shuffled: float,
-    sequences: int = 1000,
-    traits: Sequence[str] = ("cluster",),
+    ours: float, shuffled: float, sequences: int = 1000, traits: Sequence[str] = ("cluster",)
 ) -> Verdict:
-
     def figures(worst: float) -> dict[str, Any]:
         both = {trait: {"mean": worst / 2, "worst": worst} for trait in ("cluster", *traits)}
         return {
@@ -242,18 +238,10 @@ def a_check(
         }
 
     found = beats_shuffling(figures(ours), figures(shuffled), traits)
-    metrics = {
-        name: figures(worst)
-        for name, worst in (
-            *(("original", 0.9), ("curated", 1.0)),
-            *(("sequences_random", shuffled), ("sequences", ours)),
-        )
-    }
+    worst = {"original": 0.9, "curated": 1.0, "sequences_random": shuffled, "sequences": ours}
+    metrics = {name: figures(of) for name, of in worst.items()}
     return Verdict(
-        check=found,
-        metrics=metrics,
-        traits=[*traits] or ["cluster"],
-        remedy="balance fewer traits",
+        check=found, metrics=metrics, traits=[*traits] or ["cluster"], remedy="balance fewer traits"
     )
 
 
@@ -304,9 +292,7 @@ def test_too_few_batches_cannot_tell(sequences: int, said: str) -> None:
     assert said in " ".join(of.sentences) and of.sentences[0].startswith("Too few batches to tell")
     assert "fewer than 10" in of.check.notes[0]
     assert a_check(0.1, 0.2, 40).passed
-
-
-def test_a_trait_of_one_value_has_nothing_to_compare() -> None:
+    # Nor can a trait of one value.
     of = a_check(0.1, 0.2, traits=())
     assert not of.compared and "has one value in all documents" in of.sentences[0]
 
@@ -353,9 +339,7 @@ def test_every_trait_has_a_measure_whatever_it_is_called() -> None:
 
 
 @pytest.mark.parametrize("batches", [10, 9])
-def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are_too_few(
-    batches: int,
-) -> None:
+def test_the_summary_has_traits_in_their_order_and_no_batches_where_they_are_too_few(batches: int) -> None:
     traits = {"cluster": [0, 1, 0, 1] * 5, "of batches": [0, 0, 1, 1] * 5}
     counts = {
         name: Counts.of(np.arange(2 * batches + 1), codes[: 2 * batches], [10] * 2 * batches, 2)
@@ -371,21 +355,11 @@ def test_the_summary_has_the_traits_in_their_order_and_no_batches_where_they_are
     assert row["batch TV of cluster"] == (0.0 if known else None)
     assert row["batch TV of of batches"] == (0.5 if known else None)
     first = in_short(beside_shuffled(row, row))
+    of_batches = ["batch TV of of batches, mean", "share error of of batches, worst batch"]
     assert [beside.measure.name for beside in first] == [
-        *(
-            [
-                "batch TV of of batches, mean",
-                "share error of of batches, worst batch",
-                "batch TV of cluster, mean",
-            ]
-            if known
-            else []
-        ),
-        "clusters in a sequence, mean",
-        "prefix deviation, mean",
+        *([*of_batches, "batch TV of cluster, mean"] if known else []),
+        *("clusters in a sequence, mean", "prefix deviation, mean"),
     ]
-    assert (
-        definitions(first)[-1]
-        == "prefix deviation, mean: distance of everything read so far from the corpus's mix"
-    )
+    last = definitions(first)[-1]
+    assert last == "prefix deviation, mean: distance of everything read so far from the corpus's mix"
     assert all(len(line) <= 100 for line in definitions(beside_shuffled(row, row)))
