@@ -57,6 +57,12 @@ def test_refused_lines_say_why(line: bytes, reason: str) -> None:
     assert isinstance(said, str) and said.startswith(reason)
 
 
+def test_a_text_inside_an_object_is_named_by_the_way_to_it() -> None:
+    record, shape = {"doc": {"text": "a"}}, Shape(text_field="doc.text")
+    assert parse_lines([orjson.dumps(record)], shape) == [b"a"]
+    assert parse_rows(pa.RecordBatch.from_pylist([record]), shape) == [b"a"]
+
+
 def test_numbers_that_are_no_json_cost_no_record() -> None:
     """As Python's json writes them; what strings hold is text."""
     records = [

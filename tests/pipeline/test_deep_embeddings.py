@@ -21,12 +21,11 @@ from dagster_divorder.models.tensor_parallel import Group
 from dagster_divorder.models.tokenize import load_encoder
 from dagster_divorder.pipeline.prune import prune
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, run_all
+from dagster_divorder.stages import GRAPH, open_run, run_all
 from dagster_divorder.stages.topics import deep_embeddings, gradient_embeddings
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.stages import StageFiles, map_vectors
-from dagster_divorder.store.state import Receipt, load_receipt
-from dagster_divorder.store.view import View
+from dagster_divorder.store.stages import map_vectors
+from dagster_divorder.store.state import Receipt
 from tests.conftest import Notes, over, topic_records, write_jsonl
 from tests.engine.work import fail_in_rank_one
 from tests.pipeline.runs import Make, ran
@@ -35,6 +34,7 @@ from tests.tiny_models import CONTEXT, save_checkpoint, save_model, save_tokeniz
 pytestmark = pytest.mark.usefixtures("no_matrix_units", "small_fragments")
 
 STAGE = "deep_embeddings"
+TEXTS = [record["text"] for record in topic_records(10)]
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +54,7 @@ def run(settings: Settings, progress: Any = None) -> Receipt:
 
 def stored(settings: Settings, name: str = "vectors") -> np.ndarray:
     """An array of the stage by accepted record, in input order."""
-    store = LocalStore(settings.store.path)
-    raw_docs, deep = load_receipt(store, "raw_docs"), load_receipt(store, STAGE)
-    assert raw_docs and deep
-    view = View.load(store, raw_docs.files["view"])
-    parts = [arrays[name] for _, arrays in StageFiles(store, STAGE, deep.key).each(view.fragments)]
-    return np.concatenate(parts)
-
-
-def texts_of(corpus: Path) -> list[str]:
-    import orjson
-
-    return [orjson.loads(line)["text"] for line in corpus.read_bytes().splitlines()]
+    return open_run(settings).column(STAGE, name)
 
 
 def expected(folder: Path, texts: list[str], **options: Any) -> np.ndarray:
@@ -78,13 +67,12 @@ def test_a_model_with_a_tokenizer_of_its_own(
 ) -> None:
     settings = make_settings(deep={"model": str(models["bert"])})
     receipt = run(settings)
-    texts = texts_of(corpus)
-    np.testing.assert_allclose(stored(settings), expected(models["bert"], texts), atol=1e-5)
-    lengths = load_encoder(models["bert"]).encode(texts)[1]
+    np.testing.assert_allclose(stored(settings), expected(models["bert"], TEXTS), atol=1e-5)
+    lengths = load_encoder(models["bert"]).encode(TEXTS)[1]
     np.testing.assert_array_equal(stored(settings, "tokens"), lengths)
     unseen = np.maximum(lengths - (CONTEXT - 2), 0)
     report = receipt.figures
-    assert report["documents"] == report["new_documents"] == len(texts)
+    assert report["documents"] == report["new_documents"] == len(TEXTS)
     assert (report["dim"], report["pooling"], report["max_tokens"]) == (32, "mean", CONTEXT)
     assert (report["device"], report["dtype"]) == ("cpu", "float32")
     assert report["tokens"] == lengths.sum()
@@ -100,7 +88,7 @@ def test_the_base_models_tokens_are_not_made_again(
     run_all(settings, Silent(), GRAPH.needed(settings, "token_counts"))
     monkeypatch.setattr(deep_embeddings, "tokenize", lambda *_: pytest.fail("tokenised again"))
     run(settings)
-    found = expected(models["llama"], texts_of(corpus), max_tokens=20)
+    found = expected(models["llama"], TEXTS, max_tokens=20)
     np.testing.assert_allclose(stored(settings), found, atol=1e-5)
 
 
@@ -131,11 +119,10 @@ def test_documents_without_a_finite_vector_are_named(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of the documents, one of them twice in the corpus."""
-    texts = texts_of(corpus)
-    marked = [texts[3], texts[25]]
+    marked = [TEXTS[3], TEXTS[25]]
     ids, lengths = load_encoder(models["bert"]).encode(marked)
     starts = [tuple(part[: CONTEXT - 2].tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    write_jsonl(corpus, [{"text": text, "id": f"doc-{at}"} for at, text in enumerate([*texts, texts[3]])])
+    write_jsonl(corpus, [{"text": text, "id": f"doc-{at}"} for at, text in enumerate([*TEXTS, TEXTS[3]])])
 
     class Broken(Embedder):
         def __call__(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
@@ -156,7 +143,7 @@ def test_documents_without_a_finite_vector_are_named(
     settings = make_settings(deep={"model": str(models["bert"])})
     report = run(settings, notes).figures
     flagged = stored(settings, "flagged")
-    assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(texts)]
+    assert np.flatnonzero(flagged == NOT_FINITE).tolist() == [3, 25, len(TEXTS)]
     assert np.isfinite(stored(settings)).all()
     assert report["flagged_documents"] == 3
     assert any("3 documents have no finite vector" in note for note in notes.said)

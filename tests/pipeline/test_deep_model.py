@@ -13,14 +13,13 @@ import pytest
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models import checkpoint, decoder
-from dagster_divorder.pipeline.run import Run
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, open_run, run_all
+from dagster_divorder.stages import run_all
 from dagster_divorder.stages.topics import deep_model
-from dagster_divorder.stages.topics.deep_model import load_deep_model
+from dagster_divorder.stages.topics.deep_model import DeepModel, load_deep_model
 from dagster_divorder.store.state import Receipt
 from tests.conftest import topic_records, write_jsonl
-from tests.pipeline.runs import Make
+from tests.pipeline.runs import Make, ran
 from tests.tiny_models import save_model, save_tokenizer
 
 
@@ -29,10 +28,8 @@ def corpus(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
 
 
-def prepared(settings: Settings, stage: str = "deep_model") -> Run:
-    """A run of which a stage, and all before it, have run."""
-    run_all(settings, Silent(), GRAPH.needed(settings, stage))
-    return open_run(settings)
+def model_of(settings: Settings) -> DeepModel:
+    return load_deep_model(ran(settings, "deep_model"))
 
 
 def forbid_making(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +40,10 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     corpus: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings()
-    run = prepared(settings, "base_model")
+    run = ran(settings, "base_model")
     assert not run.store.list("fits/deep_model")
-    model = load_deep_model(prepared(settings))
-    (fit,) = _stored_fits(run)
+    model = model_of(settings)
+    (fit,) = {path.parent.name for path in run.store.local("fits/deep_model").glob("*/*")}
     assert model.fingerprint == fit
     assert model.directory == run.store.local(f"fits/deep_model/{fit}")
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
@@ -54,30 +51,22 @@ def test_the_decoder_is_made_once_and_appended_documents_use_it(
     }
 
     forbid_making(monkeypatch)
-    assert load_deep_model(prepared(settings)) == model
+    assert model_of(settings) == model
     write_jsonl(corpus, topic_records(20))
-    assert load_deep_model(prepared(settings)) == model
+    assert model_of(settings) == model
 
 
 def test_its_settings_and_the_base_model_decide_it(
     corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_deep_model(prepared(make_settings()))
+    model = model_of(make_settings())
     elsewhere = {"store": {"path": tmp_path / "elsewhere"}, "engine": {"workers": 1}}
-    assert load_deep_model(prepared(make_settings(**elsewhere))).fingerprint == model.fingerprint
-    others = [
-        make_settings(seed=1),
-        make_settings(advanced={"token_dims": 8}),
-    ]
-    fingerprints = {load_deep_model(prepared(settings)).fingerprint for settings in others}
-    assert len(fingerprints | {model.fingerprint}) == 3
+    assert model_of(make_settings(**elsewhere)).fingerprint == model.fingerprint
+    others = make_settings(seed=1), make_settings(advanced={"token_dims": 8})
+    assert len({model.fingerprint, *(model_of(settings).fingerprint for settings in others)}) == 3
 
     forbid_making(monkeypatch)
-    assert load_deep_model(prepared(make_settings(output={"sidecars": ("plot",)}))) == model
-
-
-def _stored_fits(run: Run) -> set[str]:
-    return {path.parent.name for path in run.store.local("fits/deep_model").glob("*/*")}
+    assert model_of(make_settings(output={"sidecars": ("plot",)})) == model
 
 
 def test_the_bootstrap_decoder_needs_the_bootstrap_table(
@@ -86,21 +75,21 @@ def test_the_bootstrap_decoder_needs_the_bootstrap_table(
     save_tokenizer(save_model(tmp_path / "llama"))
     settings = make_settings(model={"base": str(tmp_path / "llama")}, deep={"model": "bootstrap"})
     with pytest.raises(SettingsError, match=r"leave deep\.model out"):
-        load_deep_model(prepared(settings))
+        model_of(settings)
 
 
 def test_a_checkpoint_is_named_by_its_content(
     corpus: Path, make_settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_divorder.models.checkpoint.SETTLED_NS", 0)
+    monkeypatch.setattr(checkpoint, "SETTLED_NS", 0)
     folder = save_tokenizer(save_model(tmp_path / "llama"))
     settings = make_settings(deep={"model": str(folder)})
-    run = prepared(settings)
+    run = ran(settings, "deep_model")
     assert run.receipt("base_model").figures["base"] == "bootstrap"
     model = load_deep_model(run)
     assert (model.directory, model.narrow) == (folder, False)
     (folder / "README.md").write_text("about it")
-    assert load_deep_model(prepared(settings)) == model
+    assert model_of(settings) == model
 
     found = {model.fingerprint}
     weights = folder / "model.safetensors"
@@ -115,11 +104,11 @@ def test_a_checkpoint_is_named_by_its_content(
     for name, content in changes.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-        found.add(load_deep_model(prepared(settings)).fingerprint)
+        found.add(model_of(settings).fingerprint)
     assert len(found) == 1 + len(changes)
     weights.unlink()
     with pytest.raises(InputError, match=r"expected weights as model\.safetensors"):
-        prepared(settings)
+        ran(settings, "deep_model")
 
 
 STAGES = ("raw_docs", "base_model", "token_counts", "deep_model", "deep_embeddings")

@@ -19,9 +19,7 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
 from dagster_divorder.stages.topics.external_embeddings import VectorFile
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View
 from tests.conftest import topic_records, write_jsonl
 from tests.pipeline.runs import Make
 
@@ -61,13 +59,6 @@ class Corpus:
 
     def read(self, **sections: Any) -> dict[str, Any]:
         return self.run(*READ, **sections)["external_embeddings"].figures
-
-    def stored(self, receipt: Receipt, raw_docs: Receipt) -> np.ndarray:
-        """Vectors of the records, as stored."""
-        store = LocalStore(self.folder / "store")
-        view = View.load(store, raw_docs.files["view"])
-        files = StageFiles(store, "external_embeddings", receipt.key)
-        return files.column(view.fragments, "vectors")
 
 
 @pytest.fixture

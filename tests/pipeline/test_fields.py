@@ -133,63 +133,6 @@ def test_what_is_amiss_with_ids_is_counted_and_said(tmp_path: Path, make_setting
     assert "of 60 records 2 have no id in 'id', and 1 repeat the id of an earlier record" in notes.said
 
 
-def plain_records() -> list[dict[str, Any]]:
-    return [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(12))]
-
-
-def nested(record: dict[str, Any]) -> dict[str, Any]:
-    meta = {"id": record["id"], "source": record["source"], "scores": {"score": record["score"]}}
-    return {"doc": {"text": record["text"]}, "meta": meta, "checked": record["checked"]}
-
-
-def write_as(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
-    file = folder / f"docs.{kind}"
-    if kind == "jsonl":
-        return write_jsonl(file, records)
-    pq.write_table(pa.Table.from_pylist(records), file, row_group_size=17)
-    return file
-
-
-def orders(settings: Settings) -> dict[str, bytes]:
-    names = ("order.npy", "packed_sequences.parquet", "sequence_order.npy")
-    return {name: (settings.output.path / name).read_bytes() for name in names}
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_fields_inside_objects_do_what_plain_ones_do(tmp_path: Path, make_settings: Make, kind: str) -> None:
-    """Text, ids, source, traits and mix."""
-    fields = {"text": "doc.text", "id": "meta.id", "source": "meta.source", "score": "meta.scores.score"}
-    made = []
-    for inside in (False, True):
-        name = {field: way if inside else field for field, way in fields.items()}
-        records = [nested(record) for record in plain_records()] if inside else plain_records()
-        folder = tmp_path / str(inside)
-        folder.mkdir()
-        settings = make_settings(
-            input={
-                "paths": [str(write_as(folder, kind, records))],
-                "text_field": name["text"],
-                "id_field": name["id"],
-                "source_field": name["source"],
-            },
-            store={"path": folder / "store"},
-            output={"path": folder / "out", "sidecars": ()},
-            order={"traits": {"cluster": 1.0, name["score"]: 1.0}},
-            mixing={"trait": name["source"], "weights": {"sea.example": 0.5, "rail.example": 0.5}},
-        )
-        run_all(settings, Silent())
-        documents = load_results(settings.store.path).documents
-        made.append(
-            (orders(settings), documents.rename(columns={name["score"]: "score"}).drop(columns="record_id"))
-        )
-        assert {name["score"], "source"} <= {*documents.columns}
-    (plain, frame), (inner, other) = made
-    assert plain == inner
-    assert other.pop("meta.source").tolist() == other["source"].tolist()
-    assert frame.equals(other[frame.columns])
-    assert frame["id"].tolist() == [f"doc-{at}" for at in range(48)]
-
-
 def test_a_column_of_the_whole_name_comes_first(tmp_path: Path) -> None:
     rows = [{"text": "a", "meta": {"source": "inner", "id": 1}, "meta.source": "column"}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "docs.parquet")

@@ -27,7 +27,7 @@ from dagster_divorder.stages import GRAPH, open_run, run_stage
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.shown import Text
 from tests.conftest import Notes, topic_records, write_jsonl
 from tests.pipeline.runs import Make
@@ -35,7 +35,7 @@ from tests.pipeline.runs import Make
 
 def write_books(path: Path, records: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"text": r["text"], "score": r["score"], "key": at} for at, r in enumerate(records)]
+    rows = [{"book": {"text": r["text"], "score": r["score"], "key": at}} for at, r in enumerate(records)]
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
     return path
 
@@ -61,7 +61,12 @@ def write_corpus(folder: Path, per_topic: int = 12) -> None:
 
 def blocks(folder: Path) -> list[dict[str, Any]]:
     return [
-        {"paths": [str(folder / "books")], "source": "books", "id_field": "key"},
+        {
+            "paths": [str(folder / "books")],
+            "text_field": "book.text",
+            "source": "books",
+            "id_field": "book.key",
+        },
         {"paths": [str(folder / "web")], "text_field": "body", "id_field": "url", "source": "web"},
         {"paths": [str(folder / "code")], "text_field": "content", "source_field": "meta.origin"},
     ]
@@ -73,7 +78,7 @@ def corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
     write_corpus(tmp_path / "in")
 
     def of(name: str = "a", **sections: Any) -> Settings:
-        traits = {"cluster": 1.0, "length": 1.0, "source": 1.0, "lang": 1.0}
+        traits = dict.fromkeys(("cluster", "length", "source", "lang", "book.score"), 1.0)
         sections = {
             "input": blocks(tmp_path / "in"),
             "order": {"traits": traits},
@@ -132,7 +137,12 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     assert documents["source"].tolist()[:96] == ["books"] * 48 + ["web"] * 48
     assert documents["source"].tolist()[96:] == [record["source"] for record in topic_records(12, 200)]
     assert documents["lang"].isna().tolist() == [True] * 48 + [False] * 96
-    order = [line.get("text") or line.get("body") or line["content"] for line in lines_of(settings)]
+    assert documents["book.score"].tolist()[:48] == [record["score"] for record in topic_records(12)]
+    assert documents["book.score"].isna().tolist() == [False] * 48 + [True] * 96
+    order = [
+        line["book"]["text"] if "book" in line else line.get("body") or line["content"]
+        for line in lines_of(settings)
+    ]
     texts = [r["text"] for start in (0, 100, 200) for r in topic_records(12, start)]
     assert [texts[at] for at in documents.sort_values("position").index] == order
     assert all(stage.scope == "nothing" for stage in make_plan(GRAPH, settings).stages)
@@ -185,8 +195,9 @@ def test_equal_lines_of_two_inputs_are_read_each_by_its_own_fields(
 def test_parquet_of_the_same_columns_stays_parquet(tmp_path: Path, make_settings: Make) -> None:
     for name in ("a", "b"):
         write_books(tmp_path / f"{name}.parquet", topic_records(12, ord(name)))
-    inputs = [{"paths": [str(tmp_path / f"{name}.parquet")], "source": name} for name in "ab"]
-    settings = make_settings(input=inputs, order={"traits": {"cluster": 1.0, "source": 1.0}})
+    text = {"text_field": "book.text"}
+    inputs = [{"paths": [str(tmp_path / f"{name}.parquet")], "source": name, **text} for name in "ab"]
+    settings = make_settings(input=inputs, order={"traits": {"source": 1.0, "book.score": 1.0}})
     run_all(settings, Silent())
     written = pq.read_table(settings.output.path / "curated.parquet")
     rows = [row for name in "ab" for row in pq.read_table(tmp_path / f"{name}.parquet").to_pylist()]
@@ -273,12 +284,6 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
     said = shown(settings)
     assert f"2 written by DivOrder (first: {settings.output.path})" in said
     assert (f"Not read: 1 .txt (first: {tmp_path}/in/notes.txt)" in said) == (not pattern)
-
-
-def facts(settings: Settings) -> dict[str, Any]:
-    receipt = load_receipt(LocalStore(settings.store.path), "raw_docs")
-    assert receipt is not None
-    return receipt.facts
 
 
 def shown(settings: Settings) -> str:
