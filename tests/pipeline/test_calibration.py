@@ -15,7 +15,6 @@ from dagster_divorder import load_results, run_all
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, over, small_settings, write_jsonl
 
 VALUES = (2, 3, 4, 5, 8, 12)
@@ -35,18 +34,12 @@ def settings_of(folder: Path, **sections: Any) -> Settings:
     return small_settings(folder, **over({"clusters": {"k": VALUES}}, sections))
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Receipt]]:
-    """A run over four topics; some records are copies."""
-    folder = tmp_path_factory.mktemp("calibration")
+def test_planted_topics_are_found_and_what_is_measured_is_then_made(tmp_path: Path) -> None:
+    """Over four topics; some records are copies."""
     records = planted(50)
-    write_jsonl(folder / "docs.jsonl", [*records, *records[:30]])
-    settings = settings_of(folder)
-    return settings, run_all(settings, Silent())
-
-
-def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, Receipt]]) -> None:
-    _, receipts = made
+    write_jsonl(tmp_path / "docs.jsonl", [*records, *records[:30]])
+    settings = settings_of(tmp_path)
+    receipts = run_all(settings, Silent())
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
     assert report["documents"] == report["new_documents"] == 230
@@ -54,18 +47,15 @@ def test_planted_topics_are_found_and_clustered(made: tuple[Settings, dict[str, 
     assert report["fitted"] == "first run on this store"
     rows = receipts["k_calibration"].facts["rows"]
     assert [row["k"] for row in rows] == [row["clusters"] for row in rows] == list(VALUES)
-    assert [row["k"] for row in rows if row["recommended"]] == [4]
     assert report["best_silhouette"] == max(row["silhouette"] for row in rows)
 
-
-def test_what_is_measured_is_what_the_pipeline_then_makes(made: tuple[Settings, dict[str, Receipt]]) -> None:
-    settings, receipts = made
-    (row,) = (row for row in receipts["k_calibration"].facts["rows"] if row["recommended"])
+    (row,) = (row for row in rows if row["recommended"])
     results = load_results(settings.store.path)
     first = ~results.documents["doc_id"].duplicated().to_numpy()
     labels = results.documents["cluster"].to_numpy()[first]
     vectors = np.asarray(results.embeddings)[first]
     sizes = np.bincount(labels)
+    assert row["k"] == 4
     assert (row["smallest"], row["median"], row["largest"]) == (sizes.min(), np.median(sizes), sizes.max())
     # Pooled by idf, so seen from the centre of the sample, which is here all documents.
     expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()

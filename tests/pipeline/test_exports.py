@@ -266,11 +266,6 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     assert "torchtitan" not in str(summarise(settings))
 
 
-def test_padding_that_a_format_cannot_mark_is_refused(make: Make) -> None:
-    with pytest.raises(InputError, match="cannot mark padding"):
-        run_all(make("ds", packing={"method": "best_fit"}), Silent())
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return save_tokenizer(save_model(tmp_path / "llama"))

@@ -251,9 +251,6 @@ def with_model(folder: Path, model: Path, texts: Iterable[str], **sections: Any)
     return small_settings(folder, **over({"model": {"base": str(model)}}, sections))
 
 
-TOPICS_OF_10 = [record["text"] for record in topic_records(10)]
-
-
 def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Path) -> None:
     change_table(model, lambda table: table.fill(np.nan))
     write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
@@ -276,16 +273,6 @@ def test_a_tokenizer_that_drops_most_documents(tmp_path: Path, model: Path) -> N
     tokens = run_checks(GRAPH, settings, stage="token_counts")["documents_have_tokens"]
     assert not tokens.passed
     assert "10 of 50 documents have no token (the first: record 0 of the input), 20.00%" in tokens.text
-
-
-def test_vectors_that_are_all_alike_or_zero(tmp_path: Path, model: Path) -> None:
-    for value in (0.0, 1.0):
-        change_table(model, lambda table, value=value: table.fill(value))
-        settings = with_model(tmp_path, model, TOPICS_OF_10, clusters={"k": 3})
-        run_all(settings, stages=STAGES)
-        finding = run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"]
-        assert not finding.passed
-        assert "(3 were asked for, but many vectors are alike); the largest, 0, holds 100%" in finding.text
 
 
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:

@@ -57,6 +57,7 @@ OBJECTS = (
         ("jsonl", {"curriculum": {"score": "site"}}, "'site', which curriculum.score names; expected a field"),
         ("jsonl", {"curriculum": {"score": "word"}}, "curriculum.score: field 'word' holds 'good'"),
         ("jsonl", {"curriculum": {"score": "scores"}}, OBJECTS),
+        ("jsonl", {"order": {"frozen_tokens": 10}}, "frozen_tokens is 10, but no plan was published in "),
         ("jsonl", {"output": {"format": "parquet"}}, "output.format = 'parquet' needs Parquet input"),
         ("jsonl", {"model": {"base": "./gone"}}, "model.base is './gone': there is no such directory"),
         ("jsonl", {"embedding": {"kind": "deep"}, "deep": {"model": "./gone"}}, "deep.model is './gone'"),
