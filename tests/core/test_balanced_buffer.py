@@ -5,19 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from dagster_divorder.core.kernels.order_buffer import (
-    MOST,
-    MOST_WAIT,
-    NORM_CLASSES,
-    SELF_WEIGHT,
-    empty_buffer,
-    pass_through,
-)
+from dagster_divorder.core.kernels.order_buffer import MOST_WAIT, NORM_CLASSES, empty_buffer, pass_through
 from tests.conftest import examples
 from tests.twins.balanced_buffer import largest_regret
 
 laws = settings(max_examples=examples(25), deadline=None)
-TWIN = {"most_wait": MOST_WAIT, "most": MOST, "self_weight": SELF_WEIGHT, "classes": NORM_CLASSES}
 
 
 def with_norms(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,13 +40,6 @@ def through(
     return made
 
 
-def regret(
-    made: list[int], rows: np.ndarray, groups: np.ndarray, weights: np.ndarray, capacity: int
-) -> float:
-    keep = empty_buffer(capacity, [1.0], 0).keep
-    return largest_regret(made, *with_norms(rows, groups), weights, capacity=capacity, keep=keep, **TWIN)  # type: ignore[arg-type]
-
-
 @laws
 @given(data=st.data())
 def test_what_goes_is_the_best_of_what_is_held(data: st.DataObject) -> None:
@@ -73,7 +58,7 @@ def test_what_goes_is_the_best_of_what_is_held(data: st.DataObject) -> None:
     rows = rows.astype(float)
     made = through(rows, groups, weights, capacity)
     assert sorted(made) == list(range(items))
-    assert regret(made, rows, groups, weights, capacity) < 1e-9
+    assert largest_regret(made, *with_norms(rows, groups), weights, capacity) < 1e-9
     place = np.argsort(made)
     assert (place - np.arange(items) <= MOST_WAIT * capacity).all()
     assert made == through(rows, groups, weights, capacity, data.draw(st.integers(1, 7)))

@@ -15,15 +15,15 @@ from dagster_divorder.core.order.sections import equal_parts, spans_of_values
 from dagster_divorder.core.order.traits import Traits, bin_codes, quantile_edges
 from dagster_divorder.errors import InputError
 from tests.conftest import examples
-from tests.twins.deal import strayed
+from tests.twins.order import strayed
 
 laws = settings(max_examples=examples(40), deadline=None)
 lengths = st.lists(st.sampled_from([1, 3, 3, 20, 150]), min_size=1, max_size=60).map(np.array)
 
 
 def traits_of(tokens, **codes):
+    codes = {"cluster": np.arange(len(tokens)) % 3, **codes}
     codes = {name: np.asarray(of, np.int32) for name, of in codes.items()}
-    codes["cluster"] = (np.arange(len(tokens)) % 3).astype(np.int32)
     names = {name: tuple(map(str, range(of.max(initial=0) + 1))) for name, of in codes.items()}
     sizes = np.asarray(tokens, np.int64)
     return Traits(sizes, sizes, codes, names)
@@ -156,12 +156,8 @@ def test_phases_that_do_not_follow_each_other_are_refused():
 WEIGHTS = {"cluster": 1.0, "length": 0.5}
 
 
-def made(tokens: np.ndarray, clusters: np.ndarray, bins: int = 4) -> Traits:
-    lengths = bin_codes(tokens, quantile_edges(tokens, bins))
-    codes = {"cluster": clusters.astype(np.int32), "length": lengths}
-    return Traits(
-        tokens, tokens, codes, {name: tuple(map(str, range(of.max() + 1))) for name, of in codes.items()}
-    )
+def made(tokens: np.ndarray, clusters: np.ndarray) -> Traits:
+    return traits_of(tokens, cluster=clusters, length=bin_codes(tokens, quantile_edges(tokens, 4)))
 
 
 @st.composite

@@ -7,6 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dagster_divorder.core.kernels.order_buffer import (
+    MOST,
+    MOST_WAIT,
+    NORM_CLASSES,
+    SELF_WEIGHT,
+    empty_buffer,
+)
+
 Floats = NDArray[np.float64]
 
 
@@ -15,18 +23,13 @@ def largest_regret(
     rows: Floats,
     groups: Sequence[int],
     weights: Sequence[float],
-    *,
     capacity: int,
-    keep: float,
-    most_wait: int,
-    most: float,
-    self_weight: float,
-    classes: int,
 ) -> float:
-    """Items come as 0, 1, 2, ...; rows (M, J). classes: of norms, the first values, whose columns of `rows` are empty.
-    How far a score was above the least one held, over the size of its terms; infinite where the oldest had to go
-    and did not."""
+    """Items come as 0, 1, 2, ...; rows (M, J), of which the columns of norms, the first NORM_CLASSES, are empty. How far
+    a score was above the least one held, over the size of its terms; infinite where the oldest had to go and did not.
+    """
     rows, group, weight = rows.copy(), np.array(groups), np.array(weights)
+    keep = empty_buffer(capacity, [1.0], 0).keep
     n_groups, count = len(weight), len(rows)
     held: list[int] = []
     classed: set[int] = set()
@@ -48,7 +51,7 @@ def largest_regret(
             coming += 1
         mixed = np.nan_to_num(share_of(range(coming)))
         own = share_of(held)
-        room = 1.0 if len(held) < capacity else most
+        room = 1.0 if len(held) < capacity else MOST
         at_most = np.where(np.isnan(own), mixed, room * own)
         shares = np.minimum(mixed, at_most)
         beyond = np.maximum(at_most - mixed, 0)
@@ -67,10 +70,10 @@ def largest_regret(
         for one in fresh:
             mean = sum(sizes) / len(sizes)
             of_mean = 2 * math.log2(norm_of[one] / mean) if norm_of[one] > 0 else -math.inf
-            number = int(min(max(np.rint(of_mean) + classes // 2, 0), classes - 1))
+            number = int(min(max(np.rint(of_mean) + NORM_CLASSES // 2, 0), NORM_CLASSES - 1))
             rows[one, number] = unit
         classed.update(fresh)
-        if gone >= min(held) + most_wait * capacity:
+        if gone >= min(held) + MOST_WAIT * capacity:
             if item != min(held):
                 return math.inf
         else:
@@ -78,7 +81,7 @@ def largest_regret(
             for one in held:
                 centred = rows[one] - shares * by_group(rows[one])[group]
                 scores[one] = float(
-                    (weight[group] * (deviation + 0.5 * self_weight * centred) * centred).sum()
+                    (weight[group] * (deviation + 0.5 * SELF_WEIGHT * centred) * centred).sum()
                 )
             terms = np.abs(deviation).max() + rows[held].max()
             worst = max(worst, (scores[item] - min(scores.values())) / (terms * rows[held].max() or 1.0))
