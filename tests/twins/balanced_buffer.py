@@ -25,7 +25,7 @@ def largest_regret(
     weights: Sequence[float],
     capacity: int,
 ) -> float:
-    """Items come as 0, 1, 2, ...; rows (M, J), of which the columns of norms, the first NORM_CLASSES, are empty. How far
+    """Items come as 0, 1, 2, ...; rows (M, J), whose first NORM_CLASSES columns, of norms, are empty. How far
     a score was above the least one held, over the size of its terms; infinite where the oldest had to go and did not.
     """
     rows, group, weight = rows.copy(), np.array(groups), np.array(weights)
