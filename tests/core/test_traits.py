@@ -76,24 +76,6 @@ def test_names_of_bins(numbers, bins, names):
     assert column_codes(pa.array(numbers), bins=bins).names == (*names, "(missing)")
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([1, None, 3, 4], pa.int16()),
-        pa.array([1.0, None, 3.0, 4.0], pa.float16()),
-        pa.chunked_array([pa.array([1], pa.int64()), pa.array([None, 3, 4], pa.int64())]),
-        pa.array([1, None, 3, 4], pa.int64()).dictionary_encode(),
-        pa.array([1, None, 3, 4]).cast(pa.decimal128(21, 2)),
-    ],
-    ids=lambda column: f"{type(column).__name__} {column.type}",
-)
-def test_any_numeric_column_with_a_missing_value(column):
-    found = column_codes(column, bins=3)
-    assert found.edges is not None and found.edges.tolist() == [3.0, 4.0]
-    assert found.codes.tolist() == [0, 3, 1, 2]
-    assert found.codes.dtype == np.int32 and len(found.names) == 4
-
-
 def test_pinned_edges_stay_when_data_is_appended():
     first = column_codes(pa.array(range(100)), bins=5)
     later = column_codes(pa.array(range(-50, 300)), bins=5, edges=first.edges)
@@ -123,28 +105,6 @@ def test_categories_equal_a_plain_count(values, max_values, random):
     again = category_codes(pa.array([values[i] for i in shuffled], pa.string()), max_values)
     assert again.names == found.names
     assert again.codes.tolist() == found.codes[shuffled].tolist()
-
-
-COLUMN = ["x", None, "y", "x"]
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(COLUMN, pa.large_string()),
-        pa.array(COLUMN, pa.string_view()),
-        pa.array(COLUMN).dictionary_encode(),
-        pa.chunked_array(
-            [pa.array(["x", None]).dictionary_encode(), pa.array(["y", "x"]).dictionary_encode()]
-        ),
-    ],
-    ids=lambda column: f"{type(column).__name__} {column.type}",
-)
-def test_any_text_column(column):
-    for found in (category_codes(column), column_codes(column, bins=3)):
-        assert found.codes.tolist() == [0, 2, 1, 0]
-        assert found.codes.dtype == np.int32
-        assert found.names == ("x", "y", "(missing)")
 
 
 @pytest.mark.parametrize("of", [pa.null(), pa.string(), pa.bool_()])

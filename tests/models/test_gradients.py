@@ -188,10 +188,6 @@ def test_models_that_will_not_do(checkpoints: Folders, tmp_path: Path) -> None:
 
     for kind in ("bert", "t5"):
         save_tokenizer(save_model(tmp_path / kind, kind))
-    with pytest.raises(
-        InputError, match=r"lacks 5 of 42 weights of BertLMHeadModel .*, or set deep.model to a"
-    ):
-        opened(tmp_path / "bert")
     with quiet():
         BertLMHeadModel.from_pretrained(tmp_path / "bert").save_pretrained(tmp_path / "bert")
     with pytest.raises(InputError, match=r"bert \(\w+\) is not a causal language model"):
