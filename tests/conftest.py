@@ -407,6 +407,12 @@ def small_settings(folder: Path, **sections: Any) -> Settings:
     return Settings(**over(over(SMALL, here), sections))
 
 
+def changed(settings: Settings, **sections: dict[str, Any]) -> Settings:
+    """Settings with other values in some sections."""
+    made = {name: getattr(settings, name).model_copy(update=of) for name, of in sections.items()}
+    return settings.model_copy(update=made)
+
+
 @pytest.fixture
 def make_settings(tmp_path: Path) -> Callable[..., Settings]:
     """`small_settings` under tmp_path."""

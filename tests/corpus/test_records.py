@@ -1,10 +1,11 @@
-"""Records: texts, refusals with reasons, and ids of rows."""
+"""Records: texts, refusals with reasons, and ids of rows; samples of them by rising hash of their texts."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dagster_divorder.chats.document import Conversation, conversation_of
 from dagster_divorder.corpus.inputs import read_lines
@@ -23,6 +25,7 @@ from dagster_divorder.corpus.records import (
     reject,
 )
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
+from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.errors import InputError
 
 REFUSED = {
@@ -184,3 +187,22 @@ def test_a_column_of_values_that_its_type_does_not_allow_is_refused(column: pa.A
         rows = rows.set_column(rows.schema.get_field_index(at), at, values)
         with pytest.raises(InputError, match=f"column '{at}' holds values that its type .* does not allow"):
             parse_rows(rows, DEFAULT_SHAPE)
+
+
+# Few first halves, so that some are equal, and few ids, so that texts repeat.
+ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2) | st.just(2**64 - 1)), min_size=1, max_size=60)
+
+
+@given(ids=ids, left_out=st.sets(st.integers(0, 59)), most=st.integers(0, 31))
+def test_a_sample_is_the_first_record_of_each_text_by_rising_hash(ids, left_out, most):
+    words = np.array(ids, np.uint64)
+    first = {}
+    for row in range(len(ids)):
+        if row not in left_out:
+            first.setdefault(ids[row], row)
+    view = SimpleNamespace(fragments=(), __len__=lambda: len(ids))
+    records = SimpleNamespace(fragments=SimpleNamespace(column=lambda fragments, name: words))
+    flags = np.isin(np.arange(len(words)), list(left_out))
+    by_id = [first[each] for each in sorted(first)]
+    assert_array_equal(records_by_text(records, view, without=flags), by_id)
+    assert_array_equal(records_by_text(records, view, most, flags), by_id[:most])

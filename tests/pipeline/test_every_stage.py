@@ -30,7 +30,7 @@ from dagster_divorder.store.base import LOCK_FILE, STATE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view import pictures
-from tests.conftest import over, small_settings, topic_records, write_jsonl
+from tests.conftest import changed, over, small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import leave_undrawn
 
 SMALL: dict[str, Any] = {
@@ -180,8 +180,7 @@ class History:
     def begin(self) -> None:
         """What a trainer has consumed, where that is a setting."""
         if self.settings.order.frozen_tokens:
-            order = self.settings.order.model_copy(update={"frozen_tokens": 0})
-            run_all(self.settings.model_copy(update={"order": order}), Silent())
+            run_all(changed(self.settings, order={"frozen_tokens": 0}), Silent())
 
     @cached_property
     def again(self) -> dict[str, Receipt]:

@@ -21,7 +21,7 @@ from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
-from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.conftest import changed, small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import ran, sequences_of
 
 BATCH, LENGTH = 4, 64
@@ -84,18 +84,16 @@ def test_steps_sequences_and_documents_are_found(settings: Settings) -> None:
 
 
 def test_what_is_not_there_is_named(settings: Settings) -> None:
-    with pytest.raises(InputError, match=r"step is 5,000; over all epochs the plan has steps 0 to \d+"):
-        where(settings, steps=[5000])
-    with pytest.raises(InputError, match=r"sequence is -1; over all epochs the plan has sequences 0 to"):
-        where(settings, sequences=[-1])
-    with pytest.raises(
-        InputError, match="no record of the input has the id 'doc-99'; expected one of the field 'id'"
+    no_id = "no record of the input has the id"
+    for asked, said in (
+        ({"steps": [5000]}, r"step is 5,000; over all epochs the plan has steps 0 to \d+"),
+        ({"sequences": [-1]}, "sequence is -1; over all epochs the plan has sequences 0 to"),
+        ({"ids": ["doc-1", "doc-99"]}, f"{no_id} 'doc-99'; expected one of the field 'id'"),
+        ({"ids": ["\udcff"]}, rf"{no_id} '\\udcff'"),
+        ({}, "nothing to look up"),
     ):
-        where(settings, ids=["doc-1", "doc-99"])
-    with pytest.raises(InputError, match="nothing to look up"):
-        where(settings)
-    with pytest.raises(InputError, match=r"no record of the input has the id '\\udcff'"):
-        where(settings, ids=["\udcff"])
+        with pytest.raises(InputError, match=said):
+            where(settings, **asked)
 
 
 def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Settings) -> None:
@@ -103,7 +101,7 @@ def test_the_rest_of_a_training_is_planned_without_what_is_cut(settings: Setting
     before = read_slowly(settings)
     frozen = plan_freeze(settings, step=3).settings
     read = where(settings, steps=[4, 5])["id"]
-    planned = frozen.model_copy(update={"order": frozen.order.model_copy(update={"cut": (*read, "doc-1")})})
+    planned = changed(frozen, order={"cut": (*read, "doc-1")})
     gone = {record for step, *_, record, _ in before if step in (4, 5)} | {1}
     run_all(planned, Silent())
     after = read_slowly(planned)
@@ -188,22 +186,16 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
     for wrong in (-1, epoch + 1):
         with pytest.raises(InputError, match=rf"sequences is {wrong:,}; plan \w+ has {epoch} sequences"):
             plan_freeze(settings, sequences=wrong)
-    other_batch = settings.model_copy(update={"sequence": settings.sequence.model_copy(update={"batch": 8})})
+    other_batch = changed(settings, sequence={"batch": 8})
     with pytest.raises(InputError, match=r"sequence.batch is 8 but was 4 when the order was made"):
         plan_freeze(other_batch, step=2)
     assert plan_freeze(other_batch, sequences=8).tokens == 8 * LENGTH
     with pytest.raises(InputError, match=r"sequence.batch is 8"):
         where(other_batch, steps=[1])
-    other_length = settings.model_copy(
-        update={"sequence": settings.sequence.model_copy(update={"length": 32})}
-    )
     with pytest.raises(InputError, match=r"sequence\.length was 64, is 32"):
-        plan_freeze(other_length, step=2)
-    no_store = settings.model_copy(
-        update={"store": settings.store.model_copy(update={"path": tmp_path / "none"})}
-    )
+        plan_freeze(changed(settings, sequence={"length": 32}), step=2)
     with pytest.raises(InputError, match=r"no plan was published in .*; expected a finished run"):
-        plan_freeze(no_store, step=2)
+        plan_freeze(changed(settings, store={"path": tmp_path / "none"}), step=2)
     with pytest.raises(InputError, match="the part that a trainer has read is unknown"):
         plan_freeze(settings)
 
@@ -216,7 +208,7 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
 
     def load(config: str | None) -> Settings:
         order = tomllib.loads(file.read_text()).get("order", {}) if file.exists() else {}
-        return settings.model_copy(update={"order": settings.order.model_copy(update=order)})
+        return changed(settings, order=order)
 
     monkeypatch.setattr("dagster_divorder.settings.load_settings", load)
     monkeypatch.chdir(tmp_path)

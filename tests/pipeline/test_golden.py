@@ -28,22 +28,16 @@ from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import PerDocument
 from dagster_divorder.settings import Settings
-from dagster_divorder.settings.sections import Curriculum, Embedding, Selection
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.output.exports import TAG_DIGITS
 from dagster_divorder.stages.topics import gradient_embeddings
 from dagster_divorder.store.arrays import unpack
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.write.exports import FORMATS
-from tests.conftest import small_settings, topic_records, write_jsonl
+from tests.conftest import changed, small_settings, topic_records, write_jsonl
 from tests.golden import digest, same, signature
 
-EVIDENCE = (
-    "deep_embeddings",
-    "ari_comparison",
-    "cluster_map",
-    "strategy_comparison",
-)
+EVIDENCE = ("deep_embeddings", "ari_comparison", "cluster_map", "strategy_comparison")
 DRAWN = ("ordering_report", "ordering_animation")
 """Their output is pictures, whose bytes follow matplotlib and ffmpeg."""
 PLACES = {"map_fit", "cluster_map"}
@@ -174,20 +168,17 @@ def _results(folder: Path) -> dict[str, dict[str, Any]]:
 
     evidence = [stage for name in EVIDENCE for stage in GRAPH.step(settings, name)]
     make(settings, tuple(dict.fromkeys([*GRAPH.needed(settings), *evidence])))
-    tried = settings.model_copy(update={"clusters": settings.clusters.model_copy(update={"k": (2, 4, 8)})})
+    tried = changed(settings, clusters={"k": (2, 4, 8)})
     make(tried, GRAPH.step(tried, "k_calibration"))
-    external = Embedding(kind="external", path=folder / "vectors.npy")
-    make(settings.model_copy(update={"embedding": external}), ("external_embeddings",))
-    mixing = settings.mixing.model_copy(update={"weights": 0.3, "total_tokens": 9_000})
-    heldout = settings.heldout.model_copy(update={"documents": 0.1})
-    mixed = settings.model_copy(update={"mixing": mixing, "heldout": heldout})
+    external = {"kind": "external", "path": folder / "vectors.npy"}
+    make(changed(settings, embedding=external), ("external_embeddings",))
+    mixed = changed(settings, mixing={"weights": 0.3, "total_tokens": 9_000}, heldout={"documents": 0.1})
     make(mixed, GRAPH.needed(mixed, "repeats"))
-    selection = Selection(method="spokes", tokens=4_000)
-    chosen = settings.model_copy(update={"selection": selection})
+    chosen = changed(settings, selection={"method": "spokes", "tokens": 4_000})
     # Sums of gradients grow with the square of their dims.
     with patch.object(gradient_embeddings, "DIMS", 8):
         make(chosen, GRAPH.needed(chosen, "subset_selection"))
-    followed = settings.model_copy(update={"curriculum": Curriculum(score="score")})
+    followed = changed(settings, curriculum={"score": "score"})
     make(followed, GRAPH.needed(followed, "scores"))
     return {
         name: {"code_version": GRAPH[name].version, "result": found[name]} for name in GRAPH if name in found

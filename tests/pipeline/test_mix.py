@@ -1,4 +1,6 @@
-"""Held-out documents: they stay what they are, each source has its share, and no copy of them is trained on."""
+"""What is trained on, and how often. Held-out documents stay what they are, each source has its share, and no copy of
+them is trained on; every record is as often as planned in all that follows; what is chosen is trained on, and nothing
+else is lost."""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from dagster_divorder import run_all
+from dagster_divorder import load_results, run_all, where
+from dagster_divorder.core.measure.vendi import gram, vendi
 from dagster_divorder.engine.progress import Silent
-from dagster_divorder.errors import InputError
+from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.bootstrap import END
 from dagster_divorder.pipeline.fit import PinnedFit
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.pipeline.prune import prune
-from dagster_divorder.pipeline.run import Run
-from dagster_divorder.settings import Settings
+from dagster_divorder.pipeline.run import Run, run_checks
+from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.mix import heldout
 from dagster_divorder.stages.mix.consumed import consumed_text_mask
@@ -35,8 +38,10 @@ from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.text.base_model import load_base_model
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import hex_ids
-from tests.conftest import topic_chats, topic_records, write_jsonl
-from tests.pipeline.runs import Make
+from dagster_divorder.store.stages import map_vectors
+from dagster_divorder.torch import SequenceDataset
+from tests.conftest import changed, topic_chats, topic_records, write_jsonl
+from tests.pipeline.runs import OPINIONS, Make, ran
 
 SHARE = 0.1
 
@@ -44,11 +49,6 @@ SHARE = 0.1
 def edited(record: dict[str, Any]) -> dict[str, Any]:
     """A record whose text differs from another's in case and white space alone."""
     return {**record, "text": record["text"].capitalize().replace(" ", " \t", 1) + "\n"}
-
-
-def ran(settings: Settings, stage: str = "repeats") -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, stage))
-    return open_run(settings)
 
 
 def texts_by_source(run: Run) -> dict[str, set[str]]:
@@ -118,14 +118,14 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
     records = topic_records(30)
     settings = make_settings(heldout={"documents": SHARE})
     write_jsonl(tmp_path / "docs.jsonl", records)
-    before = texts_by_source(ran(settings))
+    before = texts_by_source(ran(settings, "repeats"))
     assert sum(map(len, before.values())) == 12
 
     copies = [edited(record) for record in records if record["text"] in set.union(*before.values())]
     records = [*copies, *topic_records(10, start=100), *records]
     write_jsonl(tmp_path / "docs.jsonl", records)
     planned = {stage.stage: stage.documents for stage in make_plan(GRAPH, settings).stages}
-    run = ran(settings)
+    run = ran(settings, "repeats")
     assert texts_by_source(run) == before
     training = trained(run, records)
     assert_no_copy(set.union(*before.values()), training)
@@ -140,7 +140,7 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
         {"text": f"{record['text']} again", "source": "new"} for record in topic_records(5, start=300)
     ]
     write_jsonl(tmp_path / "docs.jsonl", records)
-    run = ran(settings)
+    run = ran(settings, "repeats")
     after = texts_by_source(run)
     assert "grown" in run.receipt("heldout").figures["fitted"]
     assert all(texts <= after[source] for source, texts in before.items())
@@ -197,14 +197,14 @@ def test_a_share_that_holds_out_nothing_or_too_much_is_refused(
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(12))
     with pytest.raises(InputError, match=r"less than half a document.*raise heldout.documents"):
-        ran(make_settings(heldout={"documents": 0.01}))
+        ran(make_settings(heldout={"documents": 0.01}), "repeats")
     with pytest.raises(InputError, match=r"no record has the field 'sauce', which .*mixing.trait"):
-        ran(make_settings(heldout={"documents": 0.1}, mixing={"trait": "sauce"}))
+        ran(make_settings(heldout={"documents": 0.1}, mixing={"trait": "sauce"}), "repeats")
     monkeypatch.setattr(heldout, "MAX_BYTES", 1000)
     with pytest.raises(
         InputError, match=r"heldout.documents = 0.5 holds out 6,\d\d\d bytes; expected at most 1,000"
     ):
-        ran(make_settings(heldout={"documents": 0.5}))
+        ran(make_settings(heldout={"documents": 0.5}), "repeats")
 
 
 def words_of(data: bytes) -> set[bytes]:
@@ -328,3 +328,219 @@ def test_conversations_are_held_out_as_the_model_reads_them(tmp_path: Path, make
         assert row["text"].endswith(f"assistant: {last}{END}")
         # Without a generation prompt a model writes the header, too.
         assert row["text"][span["first"] : span["last"]] == f"assistant: {last}{END}"
+
+
+MIX = {"sea.example": 0.5, "kitchen.example": 0.3, "rail.example": 0.2}
+"""Some more than once, one not at all."""
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, make_settings: Make) -> Settings:
+    records = [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(30))]
+    records.append(records[5])
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    return make_settings(
+        input={"id_field": "id", "source_field": "source"},
+        mixing={"weights": MIX},
+        sequence={"length": 64, "batch": 8, "epochs": 2},
+        exports={"formats": ("parquet", "olmo"), "path": tmp_path / "exports"},
+    )
+
+
+def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -> None:
+    run = ran(mixed)
+    documents = load_results(mixed.store.path).documents
+    times = documents["repeats"].to_numpy()
+    by_source = (documents.tokens * documents.repeats).groupby(documents.source).sum()
+    assert by_source["garden.example"] == 0
+    there_is = documents.tokens[documents.source != "garden.example"].sum()
+    assert abs(by_source.sum() - there_is) <= 3 * documents.tokens.max()
+    shares = by_source / by_source.sum()
+    for name, share in MIX.items():
+        assert abs(shares[name] - share) * by_source.sum() <= documents.tokens[documents.source == name].max()
+    assert times.max() >= 2
+
+    out = mixed.output.path
+    order = np.load(out / "order.npy")
+    assert np.bincount(order, minlength=len(times)).tolist() == times.tolist()
+    assert (documents.position[times == 0] == -1).all()
+    assert [order[at] for at in documents.position[times > 0]] == np.flatnonzero(times).tolist()
+    written = [orjson.loads(line)["id"] for line in (out / "curated.jsonl").read_bytes().splitlines()]
+    assert written == documents.id.to_numpy()[order].tolist()
+
+    # The plan that is written, what notebooks and `where` see: the tokens of each document as often as planned.
+    expected = (documents.tokens * documents.repeats).to_numpy()
+    plan = pq.read_table(out / "packed_sequences.parquet").to_pandas()
+    for of in (plan, load_results(mixed.store.path).sequences):
+        assert np.bincount(of.document, of.length, len(times)).tolist() == expected.tolist()
+    steps = range(-(-2 * (plan.sequence.max() + 1) // 8))
+    read = where(mixed, steps=steps).groupby("id").tokens.sum()
+    twice = Counter()
+    for name, tokens in zip(documents.id, 2 * expected, strict=True):
+        twice[name] += int(tokens)
+    assert read.to_dict() == {name: tokens for name, tokens in twice.items() if tokens}
+    assert where(mixed, ids=["doc-3"]).tokens.sum() == twice["doc-3"]
+
+    # And what a trainer reads.
+    stored, exported = Counter[int](), Counter[int]()
+    for count, ids in zip(times.tolist(), token_ids(run), strict=True):
+        stored.update({token: 2 * count * number for token, number in Counter(ids).items() if count})
+    dataset = SequenceDataset(mixed.exports.path / "parquet")
+    for row in range(len(dataset)):
+        exported.update(dataset[row]["input_ids"].reshape(-1).tolist())
+    padding = exported.total() - stored.total()
+    assert 0 <= padding < 2 * 64
+    assert (exported - stored).total() == padding
+    assert not stored - exported
+
+    findings = run_checks(GRAPH, mixed)
+    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
+    assert {stage.scope for stage in make_plan(GRAPH, mixed).stages} == {"nothing"}
+
+
+def token_ids(run: Run) -> list[list[int]]:
+    """Of every record."""
+    rows: list[list[int]] = []
+    for _, arrays in run.files("token_counts").each(list(run.view.fragments)):
+        ends = np.cumsum(arrays["lengths"])
+        rows += [part.tolist() for part in np.split(arrays["ids"], ends[:-1])]
+    return rows
+
+
+def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
+    tmp_path: Path, make_settings: Make
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 40))
+
+    def says(**sections: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
+        return str(caught.value)
+
+    chosen = {"method": "random", "tokens": 60}
+    said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
+    assert "mixing.weights names '" in said
+    assert "held out, not selected, cut, or empty; expected some of" in said
+
+
+def sourced(first: int, count: int) -> list[dict[str, Any]]:
+    """Records of two sources, of many lengths, in order."""
+    records = topic_records(-(-(first + count) // 4))
+    for at, record in enumerate(records):
+        record |= {"text": record["text"] + f" {at}" * (at % 13), "source": "ab"[at % 3 > 0]}
+    return records[first : first + count]
+
+
+TOKENS = 600
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sixty documents, one of them three times."""
+    records = topic_records(15)
+    records += [records[5], {**records[5], "again": True}]
+    return write_jsonl(tmp_path / "docs.jsonl", records)
+
+
+def selecting(make_settings: Make, corpus: Path, **selection: Any) -> Settings:
+    return make_settings(
+        input={"paths": [str(corpus)]},
+        selection={"method": "spokes", **selection},
+        sequence={"length": 64, "batch": 8},
+    )
+
+
+@pytest.mark.slow
+def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_settings: Make) -> None:
+    with corpus.open("ab") as file:
+        file.write(b'{"text": "a"}\n')  # without a next token, and so without a gradient
+    settings = selecting(make_settings, corpus, tokens=TOKENS)
+    run = ran(settings)
+    results = load_results(settings.store.path)
+    chosen = results.selection
+    tokens = run.column("token_counts", "lengths")
+    assert 0.9 * TOKENS < tokens[chosen.selected].sum() <= TOKENS
+    assert results.documents.repeats.tolist() == chosen.selected.astype(int).tolist()
+    assert (
+        sorted(np.load(settings.output.path / "order.npy").tolist())
+        == np.flatnonzero(chosen.selected).tolist()
+    )
+    assert (chosen.record_id == results.documents.record_id).all()
+    assert chosen.reason[chosen.selected].unique().tolist() == ["selected"]
+    # Of equal texts the first can be chosen.
+    assert chosen.reason[60:].tolist() == ["copy of another record"] * 2 + ["no vector"]
+    assert chosen.weight.iloc[-1] == 0
+    # By falling weight, each that the budget has room for.
+    left, fits = TOKENS, []
+    for row in chosen[chosen.reason.isin(["selected", "lower weight"])].sort_values("weight").index[::-1]:
+        if tokens[row] <= left:
+            left -= tokens[row]
+            fits.append(row)
+    assert sorted(fits) == np.flatnonzero(chosen.selected).tolist()
+
+    left_out = pq.read_table(settings.output.path / "left_out.parquet").to_pandas()
+    assert left_out.record.tolist() == np.flatnonzero(~chosen.selected).tolist()
+    for column in ("weight", "reason"):
+        assert left_out[column].tolist() == chosen[column][~chosen.selected].tolist()
+    assert left_out.id.tolist() == chosen.record_id[~chosen.selected].tolist()
+
+    by_name = {row["choice"]: row for row in run.rows("subset_selection", "choices")}
+    assert set(by_name) == {"all", "random", "spokes"}
+    used = by_name["spokes"]
+    vectors = map_vectors(run.store, run.view, run.receipt("gradient_embeddings"))
+    assert used["vendi"] == pytest.approx(vendi(gram(vectors, np.flatnonzero(chosen.selected))), abs=1e-3)
+    assert used["vendi"] > by_name["random"]["vendi"]
+    assert used["documents"] == chosen.selected.sum()
+    findings = run_checks(GRAPH, settings)
+    assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
+    assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
+
+
+@pytest.mark.slow
+def test_what_is_consumed_stays_chosen_and_what_is_held_out_is_not(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, method="random", tokens=1_000)
+    settings = changed(settings, heldout={"documents": 0.2})
+    ran(settings)
+    before = load_results(settings.store.path)
+    consumed = before.sequences[before.sequences.position < 2].document.unique()
+    held = before.selection.reason == "held out, or near what is"
+    assert held.sum() >= 8
+    assert not (held & before.selection.selected).any()
+
+    other = changed(settings, selection={"method": "spokes"}, order={"frozen_tokens": 2 * 64})
+    ran(other)
+    after = load_results(settings.store.path)
+    chosen = after.selection
+    # Those of the order of documents that far are consumed, too.
+    assert set(consumed) <= set(np.flatnonzero(chosen.reason == "consumed by a trainer"))
+    assert chosen.selected.sum() > len(consumed)
+    assert not (chosen.selected & held).any()
+    assert after.sequences[after.sequences.position < 2].equals(
+        before.sequences[before.sequences.position < 2]
+    )
+    with pytest.raises(InputError, match=r"selection\.tokens is 1, and a trainer has consumed"):
+        ran(changed(other, selection={"tokens": 1}), "subset_selection")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[selection]\ntokens = 3", 'tokens is 3, and method is "none"'),
+        ('[selection]\nmethod = "random"', "tokens is unset"),
+        ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
+    ],
+)
+def test_settings_that_contradict_are_refused(given: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "divorder.toml"
+    file.write_text(f"{given}\n")
+    with pytest.raises(SettingsError, match=said):
+        load_settings(file, environ={})
+
+
+def test_a_choice_of_too_many_tokens_or_too_few_is_refused(corpus: Path, make_settings: Make) -> None:
+    for tokens, said in (
+        (1, r"tokens is 1, and the shortest record that can be chosen has \d+"),
+        (99_999, r"selection\.tokens is 99,999, and there are [\d,]+ tokens to choose from, in"),
+    ):
+        with pytest.raises(InputError, match=said):
+            ran(selecting(make_settings, corpus, method="random", tokens=tokens), "subset_selection")
