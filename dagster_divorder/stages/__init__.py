@@ -20,6 +20,7 @@ from dagster_divorder.store.state import Receipt
 MODULES = {
     "raw_docs": "corpus.raw_docs",
     "ids": "corpus.ids",
+    "fields": "corpus.fields",
     "base_model": "text.base_model",
     "token_counts": "text.token_counts",
     "shallow_embeddings": "topics.shallow_embeddings",
@@ -34,7 +35,6 @@ MODULES = {
     "cluster_names": "topics.cluster_names",
     "map_fit": "topics.cluster_map",
     "cluster_map": "topics.cluster_map",
-    "fields": "corpus.fields",
     "bin_edges": "order.bin_edges",
     "traits": "order.traits",
     "scores": "order.scores",

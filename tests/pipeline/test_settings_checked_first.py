@@ -19,6 +19,8 @@ from dagster_divorder.errors import DivOrderError
 from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, run_all
+from dagster_divorder.store.local import LocalStore
+from dagster_divorder.store.state import load_state
 from tests.conftest import over, topic_records, write_jsonl
 
 COMMANDS = pytest.mark.parametrize(
@@ -113,6 +115,28 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     for _ in range(2):
         run_all(settings, Silent())
         assert len(read) == 81
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"mixing": {"trait": "site", "weights": {"c": 1.0}}}, "mixing.weights names 'c', which no record has"),
+        ({"mixing": {"trait": "site", "phase": [{"until": 0.5, "weights": {"c": 1.0}}, {"weights": "sqrt"}]}},
+         "mixing.weights names 'c', which no record has; expected some of 'a', 'b'"),
+        ({"mixing": {"trait": "url", "weights": "sqrt"}}, "mixing.trait: field 'url' has 1,500 distinct values"),
+        ({"order": {"traits": {"url": 1.0}}}, "order.traits: field 'url' has 1,500 distinct values in 1,500 rows"),
+    ],
+)  # fmt: skip
+def test_values_of_fields_are_checked_before_the_first_costly_stage(
+    sections: dict[str, Any], said: str, tmp_path: Path, make_settings: Callable[..., Settings]
+) -> None:
+    records = [{"text": f"text {at}", "site": "ab"[at % 2], "url": f"url {at}"} for at in range(1500)]
+    write_jsonl(tmp_path / "docs.jsonl", records)
+    settings = make_settings(**sections)
+    with pytest.raises(DivOrderError, match=re.escape(said)):
+        run_all(settings, Silent())
+    made = load_state(LocalStore(settings.store.path)).receipts
+    assert made.keys() == {"raw_docs"}
 
 
 @COMMANDS

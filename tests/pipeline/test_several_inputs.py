@@ -11,7 +11,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run, run_stage
 from dagster_divorder.stages.corpus import raw_docs
 from dagster_divorder.stages.corpus.ids import record_names
-from dagster_divorder.stages.order.traits import trait_codes
 from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
@@ -260,16 +258,6 @@ def test_rejects_name_their_files(tmp_path: Path, make_settings: Make) -> None:
 def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Every file by name: when it was written, and its bytes."""
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("setting", ["order.traits", "mixing.trait"])
-def test_fields_whose_values_hardly_repeat_are_refused(setting: str, make_settings: Make) -> None:
-    mixing = {"mixing": {"trait": "url", "weights": {"url 1": 1.0}}}
-    settings = make_settings(**mixing if setting == "mixing.trait" else {"order": {"traits": {"url": 1.0}}})
-    run: Any = SimpleNamespace(settings=settings, view=None)
-    urls = pa.table({"url": [f"url {row}" for row in range(1500)]})
-    with pytest.raises(InputError, match=f"{setting}: field 'url' has 1,500 distinct values in 1,500 rows"):
-        trait_codes(run, "url", urls, {})
 
 
 @pytest.mark.parametrize("pattern", ["**/*.json*", ""])

@@ -27,7 +27,7 @@ their clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -251,11 +251,8 @@ def _weights(weights: str | float | Mapping[str, float], names: tuple[str, ...],
     if not isinstance(weights, Mapping):
         power = POWERS[weights] if isinstance(weights, str) else weights
         return np.where(sizes > 0, (sizes / sizes.max()) ** power, 0.0)
+    check_values(weights, names)
     for name, share in weights.items():
-        if name not in names:
-            raise InputError(
-                f"mixing.weights names {name!r}, which no record has; expected some of {_some(names)}"
-            )
         if share > 0 and not sizes[names.index(name)]:
             raise InputError(
                 f"mixing.weights names {name!r}, but none of its records has tokens that may be trained on: they are "
@@ -265,7 +262,16 @@ def _weights(weights: str | float | Mapping[str, float], names: tuple[str, ...],
     return np.array([weights.get(name, 0.0) for name in names], np.float64)
 
 
-def _some(names: tuple[str, ...]) -> str:
+def check_values(named: Iterable[str], names: Sequence[str]) -> None:
+    """Raises InputError: weights name a value that is not among the trait's names."""
+    for name in named:
+        if name not in names:
+            raise InputError(
+                f"mixing.weights names {name!r}, which no record has; expected some of {_some(names)}"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
     further = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(map(repr, sorted(names)[:MOST_NAMED])) + further
 

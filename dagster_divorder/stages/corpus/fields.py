@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dagster_divorder.core.arrow import is_number, is_text
 from dagster_divorder.core.fields import column_at, fields_of
+from dagster_divorder.core.mix.mixing import check_values
 from dagster_divorder.core.order.strategy import nearest
 from dagster_divorder.core.order.traits import column_codes
 from dagster_divorder.corpus.columns import extract, settle, sources
@@ -66,6 +67,13 @@ def coded_traits(settings: Settings) -> list[str]:
     """The traits for which records have codes: the traits that an order balances, and `mixing.trait` if it is used."""
     mixed = [settings.mixed_trait] if settings.repeats else []
     return list(dict.fromkeys([*settings.order.traits, *mixed]))
+
+
+def trait_name(settings: Settings, trait: str) -> str:
+    """A trait that is a field of the input, in messages."""
+    # A mix adds its trait to order.traits.
+    mixed = settings.repeats and trait == settings.mixed_trait
+    return f"{'mixing.trait' if mixed else 'order.traits'}: field {trait!r}"
 
 
 def _named(settings: Settings) -> list[tuple[str, str, bool]]:
@@ -215,6 +223,27 @@ def extract_fields(records: Records, fields: list[str], fragment: Fragment) -> p
     return pa.table(columns)
 
 
+def _check_values(run: Run, files: StageFiles) -> Mapping[str, Any]:
+    """No figures. The stages that use traits come after tokens and vectors are made, so what they would refuse of a
+    field is refused here.
+
+    Raises:
+        InputError: the values of a trait hardly repeat, or a mix names a value that no record has.
+    """
+    settings, table = run.settings, pa.concat_tables(files.tables(run.view.fragments))
+    shares = [of.weights for of in settings.mixing.phases if isinstance(of.weights, Mapping)]
+    for trait in coded_traits(settings):
+        if trait in built_in(settings):
+            continue
+        column = settle(table.column(trait), categories=trait in category_fields(settings))
+        if is_number(column.type) or column.null_count == len(column):
+            continue
+        names = column_codes(column, bins=1, name=trait_name(settings, trait), balanced=True).names
+        if trait == settings.mixed_trait:
+            check_values([value for of in shares for value in of], names)
+    return {}
+
+
 FIELDS = PerDocument(
     name="fields",
     version=2,
@@ -228,5 +257,6 @@ FIELDS = PerDocument(
     doing="reading fields",
     check=_check_settings,
     compute=lambda run: partial(extract_fields, run.records, fields_read(run.settings)),
+    figures=_check_values,
     facts=lambda run: {"fields": fields_read(run.settings), "source": run.settings.input.source_field},
 )

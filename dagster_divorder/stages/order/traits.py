@@ -15,7 +15,13 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.pipeline.stage import File, Made, WholeCorpus
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages.corpus.fields import built_in, coded_traits, fields_read, load_fields
+from dagster_divorder.stages.corpus.fields import (
+    built_in,
+    coded_traits,
+    fields_read,
+    load_fields,
+    trait_name,
+)
 from dagster_divorder.stages.order.bin_edges import BINS, computed_numbers, load_edges
 from dagster_divorder.stages.text.loss_mask import counted_tokens
 
@@ -48,22 +54,13 @@ def trait_codes(
     column = (
         plain_array(computed_numbers(run, trait)) if trait in built_in(run.settings) else fields.column(trait)
     )
-    # A mix adds its trait to order.traits.
-    mixed = run.settings.repeats and trait == run.settings.mixed_trait
-    setting = "mixing.trait" if mixed else "order.traits"
-    number = is_number(column.type)
+    name, number = trait_name(run.settings, trait), is_number(column.type)
     if number and trait not in edges:
         raise InputError(
-            f"{setting}: field {trait!r} is a number, but was not when the pinned bins were cut; run divorder run "
+            f"{name} is a number, but was not when the pinned bins were cut; run divorder run "
             "--refit bins to cut them again"
         )
-    coded = column_codes(
-        column,
-        bins=BINS,
-        edges=edges[trait] if number else None,
-        name=f"{setting}: field {trait!r}",
-        balanced=True,
-    )
+    coded = column_codes(column, bins=BINS, edges=edges[trait] if number else None, name=name, balanced=True)
     return coded.codes, coded.names
 
 
