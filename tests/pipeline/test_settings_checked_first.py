@@ -124,6 +124,7 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
         ({"mixing": {"trait": "site", "phase": [{"until": 0.5, "weights": {"c": 1.0}}, {"weights": "sqrt"}]}},
          "mixing.weights names 'c', which no record has; expected some of 'a', 'b'"),
         ({"mixing": {"trait": "url", "weights": "sqrt"}}, "mixing.trait: field 'url' has 1,500 distinct values"),
+        ({"input": {"id_field": "url"}, "order": {"cut": ["url 3", "url 1500"]}}, "the id 'url 1500'; expected one"),
         ({"order": {"traits": {"url": 1.0}}}, "order.traits: field 'url' has 1,500 distinct values in 1,500 rows"),
     ],
 )  # fmt: skip

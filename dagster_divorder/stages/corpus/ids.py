@@ -62,16 +62,18 @@ def record_names(run: Run, records: np.ndarray, prefix: str = "") -> list[str]:
     return [name or prefix + ids[at] for at, name in enumerate(names)]
 
 
-def find_records(run: Run, names: Collection[str]) -> np.ndarray:
-    """Input positions of all records with some ids, own ids or record ids, int64 rising. Raises InputError: no record
-    of the input has one of the ids."""
+def find_records(
+    run: Run, names: Collection[str], own: tuple[np.ndarray, np.ndarray] | None = None
+) -> np.ndarray:
+    """Input positions of all records with some ids, own ids or record ids, int64 rising. own: `id_hashes`, if they are
+    known. Raises InputError: no record of the input has one of the ids."""
     wanted, field = sorted(set(names)), run.settings.input.id_field
     record_ids = [name for name in wanted if _RECORD_ID.fullmatch(name)]
     hashes, ids = words(bytes.fromhex("".join(record_ids))), run.index("id")
     lookups = [(record_ids, hashes, np.arange(len(ids)), ids)]
     if field:
         hashes = words(hash_all(name.encode(errors="surrogatepass") for name in wanted))
-        lookups.append((wanted, hashes, *id_hashes(run.files("ids"), run.view)))
+        lookups.append((wanted, hashes, *(own or id_hashes(run.files("ids"), run.view))))
     known, records_found = set[str](), [np.empty(0, np.int64)]
     for candidates, candidate_hashes, positions, record_hashes in lookups:
         rows = places(record_hashes, candidate_hashes)
@@ -114,6 +116,9 @@ def _ids_figures(run: Run, files: StageFiles) -> dict[str, Any]:
     records, hashes = id_hashes(files, view)
     if not len(records):
         raise _no_ids(field)
+    if run.settings.order.cut:
+        # An id that is not there is refused before tokens and vectors are made.
+        find_records(run, run.settings.order.cut, (records, hashes))
     lacking, repeated = len(view) - len(records), len(records) - len(distinct(hashes).first)
     if lacking or repeated:
         run.progress.note(
