@@ -84,20 +84,14 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def save_tokenizer() -> Callable[[str, Path], None]:
-    """Writes a named tokenizer into a directory."""
-    return lambda name, directory: TOKENIZERS[name]().save(str(directory / "tokenizer.json"))
-
-
 @pytest.fixture
-def make_tokenizer(tmp_path: Path, save_tokenizer: Callable[[str, Path], None]) -> Callable[[str], Path]:
+def make_tokenizer(tmp_path: Path) -> Callable[[str], Path]:
     """Writes a named tokenizer into a directory of its own."""
 
     def make(name: str) -> Path:
         directory = tmp_path / name.replace(" ", "-")
         directory.mkdir()
-        save_tokenizer(name, directory)
+        TOKENIZERS[name]().save(str(directory / "tokenizer.json"))
         return directory
 
     return make

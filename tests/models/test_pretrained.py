@@ -22,7 +22,7 @@ from dagster_divorder.models.conformance import conformance_texts
 from dagster_divorder.models.pretrained import CHOSEN, load_config, load_tokenizer, save_tokenizer
 from dagster_divorder.models.tokenize import load_encoder, special_ids
 from tests.conftest import examples
-from tests.models.conftest import WORDS
+from tests.models.conftest import TOKENIZERS, WORDS
 
 Make = Callable[[str], Path]
 END, START = "<|endoftext|>", "<|im_start|>"
@@ -197,9 +197,9 @@ def test_gigatoken_is_chosen_where_it_runs_and_gives_the_reference_ids(make_toke
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory, save_tokenizer):
+def engines(tmp_path_factory):
     directory = tmp_path_factory.mktemp("engines")
-    save_tokenizer("added text tokens", directory)
+    TOKENIZERS["added text tokens"]().save(str(directory / "tokenizer.json"))
     return load_encoder(directory, engine="gigatoken"), load_encoder(directory, engine="tokenizers")
 
 

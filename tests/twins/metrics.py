@@ -15,10 +15,6 @@ def token_windows(tokens: Ints, codes: Ints, window: int) -> list[Ints]:
     return [stream[start : start + window] for start in range(0, len(stream), window)]
 
 
-def distinct(tokens: Ints, codes: Ints, window: int) -> list[int]:
-    return [len(np.unique(inside)) for inside in token_windows(tokens, codes, window)]
-
-
 def token_gaps(sequences: Sequence[Ints], stretch: Sequence[int], n_values: int) -> list[Floats]:
     """By how much every token of each sequence differs from the mix of its stretch, (tokens, J) each; windows add up.
     sequences: the trait value of each token."""
