@@ -177,6 +177,7 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("messages", of_turns([Q, {**A, "content": [{"type": "image"}]}]), "neither a string nor parts of text"),
     ("messages", of_turns([Q, {**A, "tool_calls": 1}]), "tool_calls of turn 2 is not a list"),
     ("messages", of_turns([Q, {**A, "function_call": {"name": "f"}}]), "turn 2 has function_call"),
+    ("messages", of_turns([Q, {**A, "train_detail": [{}]}]), "has train_detail"),
     ("messages", of_turns([{"role": "narrator", "content": "x"}, A]), "has the role 'narrator'"),
     ("messages", of_turns([Q, A], tools="{"), "tools is a string that is not JSON"),
     ("messages", of_turns([Q, A], tools={}, mask="assistant"), "mask is 'assistant'"),
@@ -197,6 +198,7 @@ REFUSED: list[tuple[Form, dict[str, Any], str]] = [
     ("pairs", {"chosen": "Yes it is", "rejected": "Yes"}, "has no field prompt, and no header of an answer"),
     ("pairs", {"chosen": [Q], "rejected": [Q, A]}, "chosen is only the beginning"),
     ("pairs", {"chosen": [Q, A], "rejected": [user("R"), B]}, "no common prompt"),
+    ("pairs", {"prompt": "Q", "chosen": '[{"role": "user"}]', "rejected": "b"}, "list of turns as a string"),
     ("pairs", {"prompt": "Z", "chosen": [Q, A], "rejected": [Q, B]}, "do not begin with the prompt"),
 ]
 

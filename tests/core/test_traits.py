@@ -119,6 +119,20 @@ def test_categories_equal_a_plain_count(values, max_values, random):
     assert again.codes.tolist() == found.codes[shuffled].tolist()
 
 
+def test_columns_in_chunks_and_dictionaries_and_of_other_types():
+    parts = [pa.array(part).dictionary_encode() for part in (["x", None], ["y", "x"])]
+    for column in (pa.chunked_array(parts), pa.array(["x", None, "y", "x"], pa.string_view())):
+        for found in (category_codes(column), column_codes(column, bins=3)):
+            assert found.codes.tolist() == [0, 2, 1, 0] and found.codes.dtype == np.int32
+            assert found.names == ("x", "y", "(missing)")
+    numbers = pa.array([1, None, 3, 4])
+    chunks = pa.chunked_array([numbers[:1], numbers[1:]])
+    for column in (chunks, numbers.dictionary_encode(), numbers.cast(pa.decimal128(21, 2))):
+        found = column_codes(column, bins=3)
+        assert found.edges is not None and found.edges.tolist() == [3.0, 4.0]
+        assert found.codes.tolist() == [0, 3, 1, 2] and found.codes.dtype == np.int32
+
+
 @pytest.mark.parametrize("of", [pa.null(), pa.string(), pa.bool_()])
 def test_a_column_of_nulls_and_one_of_nothing(of):
     found = column_codes(pa.array([None, None], of), bins=3)
