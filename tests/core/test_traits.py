@@ -29,9 +29,6 @@ words = st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "é", "", 
 laws = settings(max_examples=examples(40), deadline=None)
 
 
-# ---- numbers
-
-
 @laws
 @given(numbers, st.integers(1, 8))
 def test_edges_rise_and_leave_no_bin_empty(values, bins):
@@ -94,9 +91,6 @@ def test_pinned_edges_stay_when_data_is_appended():
     assert_array_equal(later.codes[50:150], first.codes)
     assert later.names == first.names
     assert (later.codes[:50] == 0).all() and (later.codes[150:] == 4).all()
-
-
-# ---- categories
 
 
 @laws

@@ -147,9 +147,6 @@ def test_a_loss_that_is_not_finite_is_flagged_where_its_slope_is(checkpoints: Fo
     assert np.flatnonzero(found["flagged"] == NOT_FINITE).tolist() == [5]
 
 
-# The projection -----------------------------------------------------------------------------------------------------
-
-
 def test_signs_are_the_same_everywhere() -> None:
     found = signs(5, "model.layers.1.mlp.up_proj.weight", range(1000), 100)
     assert found.dtype == torch.float32 and found.shape == (1000, 100)
@@ -177,9 +174,6 @@ def test_signs_do_not_depend_on_what_is_made_together(
         if other > one
     ]
     torch.testing.assert_close(torch.cat(parts), whole[:, :dims], rtol=0, atol=0)
-
-
-# Models that will not do --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
