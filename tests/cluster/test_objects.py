@@ -29,19 +29,12 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.remote import connect
 from dagster_divorder.store.state import load_state
-from tests.cluster.driver import SMALL
 from tests.cluster.proxy import Fault, Proxy, Request
 from tests.conftest import topic_records, write_jsonl
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("small_fragments")]
 
 Make = Callable[..., Settings]
-
-
-@pytest.fixture(autouse=True)
-def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in SMALL:
-        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture
