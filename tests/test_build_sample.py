@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from tests.conftest import load_script
 
 build_sample = load_script(Path(__file__).parents[1] / "data/build_sample.py")
 
-# `collect` lets the parser's warnings through; `build` silences them, which has a test of its own.
+# `collect` lets the parser's warnings through; `build` silences them.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
 ALPHA = '''"""Module alpha."""
@@ -103,13 +101,6 @@ def sources(root: Path) -> dict[str, list[Any]]:
 
 def _records(content: bytes) -> list[dict[str, str]]:
     return [json.loads(line) for line in content.decode("utf-8").splitlines()]
-
-
-@pytest.fixture(autouse=True)
-def garbage_collection() -> Iterator[None]:
-    """`main` switches the collector off for its process; a test that calls it must not do so for all."""
-    yield
-    gc.enable()
 
 
 def test_all_text_is_found_where_nothing_stops_it_and_is_clean(sources: dict[str, list[Any]]) -> None:

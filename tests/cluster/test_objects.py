@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import obstore
 import orjson
 import pytest
 
@@ -242,10 +241,3 @@ def test_what_is_wrong_with_a_bucket_is_said_at_once_and_without_secrets(
     refused("s3://no-such-bucket/store", "no bucket 'no-such-bucket'")
     monkeypatch.setattr(objects, "LOOK_SECONDS", 0.2)
     refused(new_place(), r"cannot be reached.*AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:1")
-    proxy.fault = lambda request: Fault(403, "RequestTimeTooSkewed")
-    refused(new_place(), "RequestTimeTooSkewed: check .*this machine's clock")
-
-    proxy.fault = lambda request: None
-    place = new_place()
-    obstore.put(connect(place), "head.json", b'{"format": "divorder store", "version": 4, "id": ""}')
-    refused(place, r"has other files in it \(head\.json\)")
