@@ -373,6 +373,11 @@ def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
 
 
+def variables_without(*beginnings: str) -> dict[str, str]:
+    """The environment without the variables whose names begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(beginnings)}
+
+
 def over(base: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
     """Sections of settings with others laid over them."""
     return base | {

@@ -35,6 +35,22 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+def numbered(value: Any, number: int) -> Any:
+    """A value of a record with its number for {n}; of a text with a comma, a part in turn."""
+    if isinstance(value, dict):
+        return {name: numbered(inner, number) for name, inner in value.items()}
+    return value.replace("{n}", str(number)).split(",")[number % 2 - 1] if isinstance(value, str) else value
+
+
+def write_records(path: Path, record: dict[str, Any]) -> None:
+    """Sixty records of one shape."""
+    records = [numbered(record, number) for number in range(60)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        write_jsonl(path, records)
+
+
 def initialised(*paths: str) -> Settings:
     assert main(["init", *paths]) == 0
     return load_settings()
@@ -54,41 +70,30 @@ def initialised(*paths: str) -> Settings:
             None,
             ['ein "Feld"\u00e9\U0001f600'],
         ),
+        (
+            {"doc": {"id": "{n}", "text": "t {n}" * 9}, "meta": {"pile_set_name": "Github"}},
+            "doc.text",
+            "doc.id",
+            "meta.pile_set_name",
+            [],
+        ),
     ],
 )
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
 def test_fields_are_taken_for_what_they_are(
-    record: dict[str, str],
+    record: dict[str, Any],
     text: str,
     own_id: str | None,
     source: str | None,
     traits: list[str],
+    name: str,
     tmp_path: Path,
 ) -> None:
-    records = [
-        {name: value.replace("{n}", str(n)).split(",")[n % 2 - 1] for name, value in record.items()}
-        for n in range(60)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    settings = initialised("docs.jsonl")
+    write_records(tmp_path / name, record)
+    settings = initialised(name)
     assert (settings.input.text_field, settings.input.id_field) == (text, own_id)
     assert settings.input.source_field == source
     assert settings.order.traits == dict.fromkeys(["cluster", "length", *traits], 1.0)
-
-
-def test_fields_in_objects_are_taken_for_what_they_are(tmp_path: Path) -> None:
-    records = [
-        {"doc": {"id": str(n), "text": f"t {n}" * 9}, "meta": {"pile_set_name": "Github"}} for n in range(60)
-    ]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    pq.write_table(pa.Table.from_pylist(records), tmp_path / "docs.parquet")
-    for name in ("docs.jsonl", "docs.parquet"):
-        found = initialised(name).input
-        assert (found.text_field, found.id_field, found.source_field) == (
-            "doc.text",
-            "doc.id",
-            "meta.pile_set_name",
-        )
-        Path("divorder.toml").unlink()
 
 
 def test_nothing_that_is_there_is_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,18 +141,6 @@ STRUCTURED = {
     ),
 }
 structured = pytest.mark.parametrize(("record", "form", "named"), STRUCTURED.values(), ids=STRUCTURED)
-
-
-def write_records(path: Path, record: dict[str, Any]) -> None:
-    """Sixty records of one shape, in which {n} is the number of each."""
-    records = [
-        {name: of.replace("{n}", str(n)) if isinstance(of, str) else of for name, of in record.items()}
-        for n in range(60)
-    ]
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
-    else:
-        write_jsonl(path, records)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import variables_without
 from tests.page_needs import ROOT
 
 NOTEBOOK = ROOT / "docs/notebooks/first_order.ipynb"
@@ -25,7 +26,7 @@ def executed(folder: Path) -> Any:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    own = {name: value for name, value in os.environ.items() if not name.startswith("DIVORDER_")}
+    own = variables_without("DIVORDER_")
     own |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}", "IPYTHONDIR": str(folder)}
     own["PYTHONPATH"] = str(ROOT)
     client = NotebookClient(notebook, timeout=600, record_timing=False, coalesce_streams=True)

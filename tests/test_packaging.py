@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from shutil import copy2, copystat
 import pytest
 
 import dagster_divorder
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_records, variables_without, write_jsonl
 
 ROOT = Path(__file__).parent.parent
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -24,11 +23,7 @@ SMALL = {"ADVANCED__VOCAB_SIZE": "512", "ADVANCED__TOKEN_DIMS": "16", "CLUSTERS_
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """What a command prints that sees neither this repository nor settings of DivOrder's."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DAGSTER_", "DIVORDER_", "MYPY", "PYTHONPATH"))
-    }
+    own = variables_without("DAGSTER_", "DIVORDER_", "MYPY", "PYTHONPATH")
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=own | variables, capture_output=True, text=True, check=False
     )
@@ -140,7 +135,7 @@ def test_mypy_sees_the_types_of_the_installed_package(python: Path, tmp_path: Pa
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--python-executable", python, "--no-incremental", "script.py"],
         cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        env=variables_without("PYTHONPATH"),
         capture_output=True,
         text=True,
     )

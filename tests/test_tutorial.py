@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import variables_without
 from tests.faults.runner import REPORTING, Runner
 from tests.page_needs import ROOT
 
@@ -35,10 +36,7 @@ def run_page(
     (folder / "dagster_divorder").symlink_to(ROOT / "dagster_divorder")
     for script, text in zip(scripts, re.findall(r"```python\n(.*?)```", page, re.S), strict=True):
         (folder / script).write_text(text)
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))
-    }
-    environment |= {
+    environment = variables_without("DAGSTER_", "DIVORDER_") | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",

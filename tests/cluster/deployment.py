@@ -20,6 +20,7 @@ import psutil
 import yaml
 
 from tests.cluster.weed import die_with_parent, free_ports
+from tests.conftest import variables_without
 from tests.ui.dagster_dev import READY_SECONDS, ROOT, DagsterDev, until
 
 DEPLOY = ROOT / "deploy"
@@ -56,8 +57,7 @@ class Deployment(DagsterDev):
 
     def environment_of(self, service: str) -> dict[str, str]:
         """The variables of a service, with this machine's hosts and ports."""
-        foreign = ("DAGSTER_", "DIVORDER_", "AWS_", "RAY_")
-        own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        own = variables_without("DAGSTER_", "DIVORDER_", "AWS_", "RAY_")
         given = {
             name: self._here(service, _given(value))
             for name, value in self.services[service].get("environment", {}).items()

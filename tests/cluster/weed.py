@@ -20,6 +20,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from tests.cluster.proxy import Proxy
+from tests.conftest import variables_without
 
 BUCKET = "divorder"
 KEY, SECRET = "key-of-the-tests", "secret-of-the-tests"
@@ -62,7 +63,7 @@ class Weed:
             *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
             *(f"-{name}.port={port}" for name, port in self.ports.items()),
         ]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        environment = variables_without("AWS_")
         environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         with open(self.folder.parent / "weed.log", "ab") as log:
             self._process = subprocess.Popen(

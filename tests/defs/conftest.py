@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from dagster_divorder.defs.pipeline import Pipeline
 from dagster_divorder.defs.sensor import watch_input
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH
-from tests.conftest import small_toml, topic_records, write_jsonl
+from tests.conftest import small_toml, topic_records, variables_without, write_jsonl
 
 CONFIG = small_toml(input={"source_field": "source"})
 BINARIES = Path(sys.executable).parent
@@ -38,25 +37,18 @@ def config(tmp_path: Path) -> Path:
     return make_corpus(tmp_path)
 
 
-def load_definitions(config: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
-    """The code location with a settings file as it is now."""
-    monkeypatch.setenv("DIVORDER_CONFIG", str(config))
-    import dagster_divorder.definitions as module
-
-    return importlib.reload(module).defs
-
-
 @pytest.fixture
 def load(config: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dg.Definitions]:
     """Loads the code location with the test's settings file as it is then."""
-    return lambda: load_definitions(config, monkeypatch)
+    monkeypatch.setenv("DIVORDER_CONFIG", str(config))
+    import dagster_divorder.definitions as module
+
+    return lambda: importlib.reload(module).defs
 
 
 def run_command(config: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command of the environment's, in a process of its own beside a settings file."""
-    own = {
-        name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "DIVORDER_"))
-    }
+    own = variables_without("DAGSTER_", "DIVORDER_")
     return subprocess.run(
         [str(BINARIES / command[0]), *command[1:]],
         capture_output=True,

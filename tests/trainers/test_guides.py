@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.conftest import topic_records, write_jsonl
 from tests.test_recipes import SMALL, merged
 from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
 from tests.trainers.test_lightning import recorder
-from tests.trainers.test_trl import QUIET
+from tests.trainers.test_trl import QUIET, tokens_and_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -121,27 +120,6 @@ class Case:
         return rows[: len(rows) // BATCH * BATCH]
 
 
-CHECKS: dict[str, Callable[[Case], None]] = {}
-
-
-def check(page: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    def register(function: Callable[[Case], None]) -> Callable[[Case], None]:
-        CHECKS[page] = function
-        return function
-
-    return register
-
-
-def tiny_model(tokenizer: Any) -> Any:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-    ends = {"pad_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes, **ends))
-
-
 def trained(case: Case, kind: type, config: type) -> list[dict[str, Any]]:
     """What the model of a script is given at each micro-batch. kind, config: the trainer's class, and that of its
     arguments."""
@@ -157,10 +135,10 @@ def trained(case: Case, kind: type, config: type) -> list[dict[str, Any]]:
     # One process trains here, and accumulates what the other ranks read.
     alone = re.sub(r"(accumulation_steps)=\d+", rf"\1={BATCH // 4}", case.lines)
     arguments = eval(alone, {config.__name__: partial(config, output_dir="model", **QUIET)})
-    tokenizer = AutoTokenizer.from_pretrained("divorder/exports/_parquet")
+    _, model = tokens_and_model(len(AutoTokenizer.from_pretrained("divorder/exports/_parquet")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "compute_loss", recorded)
-        case.script("In the script", model=tiny_model(tokenizer), arguments=arguments)
+        case.script("In the script", model=model, arguments=arguments)
     return batches
 
 
@@ -170,25 +148,25 @@ def check_flattened(case: Case, batches: list[dict[str, Any]]) -> None:
     assert all(batch["position_ids"][0].count(0) > 4 for batch in batches)
 
 
-@check("trl")
 def trl(case: Case) -> None:
     package = pytest.importorskip("trl")
     check_flattened(case, trained(case, package.SFTTrainer, package.SFTConfig))
 
 
-@check("hf_trainer")
 def hf_trainer(case: Case) -> None:
     from transformers import Trainer, TrainingArguments
 
     check_flattened(case, trained(case, Trainer, TrainingArguments))
 
 
-@check("lightning")
 def lightning(case: Case) -> None:
     package, module = pytest.importorskip("lightning.pytorch"), recorder()
     once = partial(package.Trainer, accelerator="cpu", max_epochs=1, **QUIET_LIGHTNING)
     case.script("In the script", Trainer=once, module=module)
     assert [row for batch in module.seen for row in batch["input_ids"].tolist()] == case.read
+
+
+CHECKS = {"trl": trl, "hf_trainer": hf_trainer, "lightning": lightning}
 
 
 @pytest.mark.parametrize("page", CHECKS)

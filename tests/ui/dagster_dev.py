@@ -15,6 +15,11 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from dagster_graphql import DagsterGraphQLClient
+
+from tests.conftest import variables_without
 
 Found = TypeVar("Found")
 
@@ -23,12 +28,7 @@ READY_SECONDS = 180.0
 RUN_SECONDS = 400.0
 POLL_SECONDS = 0.5
 
-_LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
-    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
-_TERMINATE = """mutation($run: String!) { terminateRun(runId: $run) {
-    __typename ... on PythonError { message } ... on TerminateRunFailure { message } } }"""
 _RUNS = "{ runsOrError { ... on Runs { results { runId jobName status tags { key value } } } } }"
-_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 _LOGS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
     __typename ... on MessageEvent { message stepKey timestamp } } } } }"""
 _TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { ... on Sensor {
@@ -67,12 +67,8 @@ class DagsterDev:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        own = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("DAGSTER_", "DIVORDER_"))
-        }
         named = {"DIVORDER_CONFIG": str(config)} if config else {}
+        own = variables_without("DAGSTER_", "DIVORDER_")
         self.environment = {**own, **named, "PYTHONUNBUFFERED": "1"}
         # As in a fresh checkout: Dagster finds its settings and the code location in the working directory.
         for file in ("dagster.yaml", "workspace.yaml"):
@@ -134,23 +130,19 @@ class DagsterDev:
         nodes = self.ask("{ assetNodes { assetKey { path } isMaterializable staleStatus } }")["assetNodes"]
         return {n["assetKey"]["path"][-1]: n["staleStatus"] for n in nodes if n["isMaterializable"]}
 
+    @property
+    def client(self) -> DagsterGraphQLClient:
+        return DagsterGraphQLClient("127.0.0.1", urlsplit(self.url).port)
+
     def launch(self, job: str, assets: Sequence[str] | None = None) -> str:
         """Start a job as the launchpad does with nothing filled in, or some of its assets; the run's id."""
-        selector: dict[str, Any] = {**REPOSITORY, "jobName": job}
-        if assets:
-            selector["assetSelection"] = [{"path": [asset]} for asset in assets]
-        params = {"selector": selector, "runConfigData": {}, "mode": "default"}
-        answer = self.ask(_LAUNCH, params=params)["launchRun"]
-        if answer["__typename"] != "LaunchRunSuccess":
-            raise RuntimeError(answer)
-        run: str = answer["run"]["runId"]
-        return run
+        return self.client.submit_job_execution(
+            job, *REPOSITORY.values(), run_config={}, asset_selection=assets
+        )
 
     def terminate(self, run: str) -> None:
         """Cancel a run as the UI does."""
-        answer = self.ask(_TERMINATE, run=run)["terminateRun"]
-        if answer["__typename"] != "TerminateRunSuccess":
-            raise RuntimeError(answer)
+        self.client.terminate_run(run)
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """Runs by id, the last one first: `jobName`, `status`, and their `tags` as a dict."""
@@ -164,7 +156,7 @@ class DagsterDev:
         """The status that a run ends with."""
 
         def ended() -> str | None:
-            status: str = self.ask(_STATUS, run=run)["runOrError"]["status"]
+            status = self.client.get_run_status(run).value
             return status if status in ("SUCCESS", "FAILURE", "CANCELED") else None
 
         return until(ended, seconds, f"end of run {run}")

@@ -180,12 +180,6 @@ def test_a_small_screen_shows_the_orders_their_quality_over_runs_and_checks(
         "clusters in a sequence, mean",
     ):
         expect(page.get_by_text(figure, exact=True)).to_be_in_viewport()
-    for figure in (
-        f"share error of {lead}, worst batch, times shuffled",
-        "features that drift",
-        "farthest tenth, times shuffled",
-    ):
-        expect(page.get_by_text(figure, exact=True)).to_be_attached()
 
 
 WIDEST = """
@@ -311,18 +305,8 @@ def test_one_figure_is_the_same_everywhere(
     drifting = sum(row["drifts"] == "yes" for row in drift)
     assert drifting == metrics["features that drift"].value
 
-    # Windows, the seam, and steps nearer to the mix than any shuffle.
-    windows = tables[caption_of(tables, "windows: Training sequences in order")]
-    (batch,) = [row for row in windows if (row["window"], row["trait"]) == ("batch", lead)]
-    worst = orders[f"share error of {lead}, worst batch, points"]
-    assert batch["worst share error, points"] == f"{worst[ours]}, shuffled {worst[shuffled]}"
-    findings = metrics["findings"].value
-    for line in findings.removeprefix("- ").split("\n- "):
+    for line in metrics["findings"].value.removeprefix("- ").split("\n- "):
         assert f"- {line}" in walk.said["summary"].splitlines()
-    for row in windows:
-        if row["window"] == "batch across the seam":
-            off, other = row["worst share error, points"].split(", shuffled ")
-            assert f"share error of {row['trait']}, worst: {off} points, {other} shuffled" in findings
 
 
 def test_a_cluster_has_one_name_and_one_colour(
@@ -339,11 +323,6 @@ def test_a_cluster_has_one_name_and_one_colour(
     assert {row["cluster"]: row["documents"] for row in shown} == {
         row["name"]: f"{int(row['documents']):,}" for row in rows
     }
-
-
-def caption_of(tables: dict[str, Any], beginning: str) -> str:
-    (caption,) = [caption for caption in tables if caption.startswith(beginning)]
-    return caption
 
 
 def test_nothing_ends_in_a_traceback(dev: DagsterDev, walk: Walk) -> None:
