@@ -119,13 +119,10 @@ def test_a_folder_that_was_read_may_be_empty_for_a_while(tmp_path: Path) -> None
     ("upstream", "expected"),
     [
         ("docs", {"docs"}),
-        (docs, {"docs"}),
         (dg.AssetKey(["raw", "docs"]), {"raw/docs"}),
         (["raw/docs", docs, dg.AssetSpec("more")], {"raw/docs", "docs", "more"}),
-        ([["raw", "docs"]], {"raw/docs"}),
-        ([dg.AssetDep("docs", partition_mapping=dg.AllPartitionMapping())], {"docs"}),
     ],
-    ids=["text", "definition", "key", "several", "parts", "dep"],
+    ids=["text", "key", "several"],
 )
 def test_assets_upstream_are_named_as_deps_are(corpus: Corpus, upstream: Any, expected: set[str]) -> None:
     defs = corpus(upstream={"raw_docs": upstream})
