@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from dagster_divorder import load_results
-from dagster_divorder.errors import DamagedFileError
 from tests.conftest import topic_records, write_jsonl
 from tests.faults.conftest import differing, make_corpus, output_of, was_written
 from tests.faults.runner import Runner
@@ -22,10 +20,6 @@ def alter(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 # What happens after the damage, so that the file is read.
@@ -158,10 +152,3 @@ def test_fits_are_refused_with_the_remedy_and_the_remedy_works(
         shutil.rmtree(fit.parent)
     assert runner.run(config, folder / "log") == 0, (folder / "log.out").read_text()
     assert differing(config, expected["lose_output"]) == []
-
-
-def test_damage_where_nothing_runs_is_an_error_that_names_the_file(folder: Path) -> None:
-    path = min((folder / "store").glob("stages/clusters/*/*"))
-    empty(path)
-    with pytest.raises(DamagedFileError, match=r"stages/clusters/.* is damaged.*delete it and run again"):
-        _ = load_results(folder / "store").documents

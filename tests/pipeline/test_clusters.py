@@ -77,14 +77,6 @@ def test_every_cluster_has_a_name_an_example_and_figures(tmp_path: Path) -> None
         assert row["example"] == example == " ".join(texts[nearest].split())[:EXAMPLE_CHARACTERS]
 
 
-def test_texts_without_words_still_have_names_and_examples(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", [{"text": f"{number} {number * 7} !"} for number in range(40)])
-    settings = small_settings(tmp_path, clusters={"k": 3})
-    found = named(settings)
-    assert found["names"] == [f"cluster {label}" for label in range(len(found["names"]))]
-    assert all(found["examples"])
-
-
 def test_the_sample_is_spread_over_the_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large cluster and a small one, half of the sample each as far as the small one goes."""
     monkeypatch.setattr(module, "sample_size", lambda clusters: 14)

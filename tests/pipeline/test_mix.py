@@ -407,30 +407,6 @@ def token_ids(run: Run) -> list[list[int]]:
     return rows
 
 
-def test_a_value_that_is_left_out_is_refused_with_what_leaves_it_out(
-    tmp_path: Path, make_settings: Make
-) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", sourced(0, 40))
-
-    def says(**sections: Any) -> str:
-        with pytest.raises(InputError) as caught:
-            run_all(make_settings(input={"source_field": "source"}, **sections), Silent())
-        return str(caught.value)
-
-    chosen = {"method": "random", "tokens": 60}
-    said = says(mixing={"weights": {"a": 1.0, "b": 1.0}}, selection=chosen)
-    assert "mixing.weights names '" in said
-    assert "held out, not selected, cut, or empty; expected some of" in said
-
-
-def sourced(first: int, count: int) -> list[dict[str, Any]]:
-    """Records of two sources, of many lengths, in order."""
-    records = topic_records(-(-(first + count) // 4))
-    for at, record in enumerate(records):
-        record |= {"text": record["text"] + f" {at}" * (at % 13), "source": "ab"[at % 3 > 0]}
-    return records[first : first + count]
-
-
 TOKENS = 600
 
 

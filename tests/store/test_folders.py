@@ -1,26 +1,29 @@
 """Folders at every kind of place: what lies there, and outputs, which are whole or not at all, this store's own, never
-a mixture that is taken for one."""
+a mixture that is taken for one, and nothing in them that this store has not written is touched."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import obstore
+import orjson
 import pytest
 from obstore.exceptions import GenericError
 
 from dagster_divorder.errors import InputError, StoreError
 from dagster_divorder.settings import Settings
 from dagster_divorder.settings.places import Place, Url
-from dagster_divorder.settings.sections import Output
+from dagster_divorder.settings.sections import Heldout, Output, Selection
 from dagster_divorder.store import folders
 from dagster_divorder.store.folder import TEMPORARY
 from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.manifests import EXPORT_MANIFEST
-from dagster_divorder.store.output_manifests import is_whole, read_manifest
+from dagster_divorder.store.manifests import EXPORT_MANIFEST, manifest_check
+from dagster_divorder.store.output_manifests import MANIFEST, is_whole, read_manifest
 from dagster_divorder.store.sources import Source
 from dagster_divorder.verify import damaged_file
 from dagster_divorder.write.curated import (
@@ -188,3 +191,144 @@ def test_half_written_files_of_other_runs_on_a_bucket_stay(
     put(f"{folder.place}/{theirs}", b"of another run")
     publish(store, folder.place, {"a.bin": b"new"})
     assert (theirs in folder.sizes()) == shared
+
+
+ABOUT: dict[str, Any] = {
+    "meta_version": 3,
+    "key": "0" * 32,
+    "counts": {"records": 1, "documents": 1},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "output").mkdir()
+    return tmp_path / "output"
+
+
+def publish_names(store: LocalStore, folder: Path, *names: str) -> None:
+    """An output whose files hold their names."""
+    with OutputFolder(store, folder) as output:
+        for name in names:
+            output.stage(name, lambda file, name=name: file.write(name.encode()))
+        output.commit(ABOUT)
+
+
+def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(
+    store: LocalStore, folder: Path
+) -> None:
+    (folder / f"{TEMPORARY}abc").write_bytes(b"half")
+    for other in (".tmp-abc", "..divorder-tmp-", "curated.jsonl~"):
+        (folder / other).write_text("mine")
+    with OutputFolder(store, folder):
+        assert sorted(os.listdir(folder)) == ["..divorder-tmp-", ".tmp-abc", "curated.jsonl~"]
+
+
+ALWAYS = ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl", MANIFEST]
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "sections"),
+    [
+        *((name, {}, {}) for name in ALWAYS),
+        ("ordering_comparison.png", {"sidecars": ("plot",)}, {}),
+        ("heldout.parquet", {}, {"heldout": Heldout(documents=0.1)}),
+        ("heldout_removed.jsonl", {}, {"heldout": Heldout(documents=0.1)}),
+        ("left_out.parquet", {}, {"selection": Selection(method="random", tokens=1)}),
+    ],
+)
+def test_a_file_of_others_is_refused_where_it_would_be_overwritten(
+    name: str, output: dict[str, Any], sections: dict[str, Any], store: LocalStore, folder: Path
+) -> None:
+    (folder / name).write_text("mine")
+    if name not in ALWAYS:
+        refuse_foreign_files(store, Settings(output=Output(path=folder, sidecars=())))
+    with pytest.raises(
+        InputError, match=rf"{name} is there and was not written by this store.*move the file away"
+    ):
+        refuse_foreign_files(store, Settings(output=Output(path=folder, **output), **sections))
+    with pytest.raises(InputError, match="was not written by this store"):
+        publish_names(store, folder, name)
+    assert (folder / name).read_text() == "mine"
+    assert os.listdir(folder) == [name]
+
+
+def test_a_page_that_lay_there_before_the_output_is_not_ours(store: LocalStore, folder: Path) -> None:
+    (folder / BESIDE[0]).write_text("mine")
+    publish_names(store, folder, "curated.jsonl")
+    publish_names(store, folder, "curated.jsonl")
+    with pytest.raises(InputError, match="was not written by this store"):
+        write_beside(store, folder, {BESIDE[0]: b"page"})
+    assert remove_beside(store) == []
+    assert (folder / BESIDE[0]).read_text() == "mine"
+
+
+def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    publish_names(store, folder, "curated.jsonl")
+    write_beside(store, folder, {BESIDE[0]: b"page"})
+    other = LocalStore(tmp_path / "other").open()
+    for attempt in (
+        lambda: refuse_foreign_files(other, Settings(output=Output(path=folder))),
+        lambda: publish_names(other, folder, "curated.jsonl"),
+        lambda: write_beside(other, folder, {BESIDE[0]: b"other"}),
+    ):
+        with pytest.raises(InputError, match=f"output of another store, {tmp_path}/store"):
+            attempt()
+    assert (folder / BESIDE[0]).read_bytes() == b"page"
+    # Made anew in its place, or moved, a store goes on with its output.
+    shutil.rmtree(store.root)
+    again = LocalStore(store.root).open()
+    assert again.id != store
+    publish_names(again, folder, "curated.jsonl", "order.npy")
+    write_beside(again, folder, {BESIDE[0]: b"again"})
+    again.root.rename(tmp_path / "moved")
+    publish_names(LocalStore(tmp_path / "moved").open(), folder, "curated.jsonl")
+    assert sorted(os.listdir(folder)) == sorted([MANIFEST, "curated.jsonl", BESIDE[0]])
+
+
+def test_what_shows_an_output_goes_when_another_replaces_it(store: LocalStore, folder: Path) -> None:
+    publish_names(store, folder, "curated.jsonl")
+    write_beside(store, folder, {BESIDE[0]: b"page", BESIDE[3]: b"film"})
+    publish_names(store, folder, "curated.jsonl", "order.npy")
+    assert (folder / BESIDE[0]).read_bytes() == b"page", "the same output, written again"
+    with OutputFolder(store, folder) as output:
+        output.stage("curated.jsonl", lambda file: file.write(b"other"))
+        output.commit({**ABOUT, "key": "1" * 32})
+    assert sorted(os.listdir(folder)) == ["curated.jsonl", MANIFEST]
+
+
+def test_an_output_that_was_moved_is_tidied_too(store: LocalStore, folder: Path, tmp_path: Path) -> None:
+    publish_names(store, folder, "a", "b")
+    moved = folder.rename(tmp_path / "moved")
+    publish_names(store, moved, "a")
+    assert sorted(os.listdir(moved)) == ["a", MANIFEST]
+
+
+def test_a_damaged_manifest_is_none_and_made_again(store: LocalStore, folder: Path) -> None:
+    publish_names(store, folder, "a")
+    whole = (folder / MANIFEST).read_bytes()
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << at % 8
+        (folder / MANIFEST).write_bytes(flipped)
+        assert read_manifest(folder) is None, bytes(flipped)
+    publish_names(store, folder, "a")
+    assert (folder / MANIFEST).read_bytes() == whole
+
+
+HOSTILE = ["../victim", "/etc/hostname", "..", ".", "", "a/../../victim", "a\0b", "-rf", ".ssh", "a\nb"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_manifest_with_a_hostile_name_touches_nothing_else(name: str, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    store, folder = LocalStore(tmp_path / "store").open(), tmp_path / "output"
+    publish_names(store, folder, "a", "b")
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    forged = manifest | {"files": {name: {"bytes": 4, "sha256": "00"}}}
+    (folder / MANIFEST).write_bytes(orjson.dumps(forged | {"check": manifest_check(forged)}))
+    publish_names(store, folder, "a")
+    assert sorted(os.listdir(tmp_path)) == ["output", "store", "victim"]
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert Path("/etc/hostname").exists()
