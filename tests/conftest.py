@@ -338,6 +338,10 @@ def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
+def read_jsonl(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
 class Notes(Silent):
     """Progress that keeps what is said."""
 

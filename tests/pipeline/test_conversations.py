@@ -4,14 +4,12 @@ reads, and never the form in which a store keeps them."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_array_equal
@@ -41,7 +39,7 @@ from dagster_divorder.stages.output import ordering_animation
 from dagster_divorder.stages.output.curated_output import CURATED_OUTPUT
 from dagster_divorder.stages.text.loss_mask import LossMask, load_loss_mask
 from dagster_divorder.verify import verify
-from tests.conftest import TOPICS, small_toml, topic_text, write_jsonl
+from tests.conftest import TOPICS, read_jsonl, small_toml, topic_text, write_jsonl
 from tests.pipeline.runs import Make, ran
 from tests.tiny_models import AFFIXES, save_model, save_tokenizer
 
@@ -204,8 +202,7 @@ def test_pairs_are_neither_packed_nor_cut(make_settings: Make, tmp_path: Path) -
 
 def curated(settings: Settings) -> list[str]:
     """The own ids of the records of the output, in their order."""
-    lines = (settings.output.path / "curated.jsonl").read_bytes().splitlines()
-    return [orjson.loads(line)["id"] for line in lines]
+    return [record["id"] for record in read_jsonl(settings.output.path / "curated.jsonl")]
 
 
 @pytest.mark.parametrize("too_long", ["drop", "cut"])
@@ -306,8 +303,7 @@ def test_turns_are_a_trait(make_settings: Make, exchanges: Path, monkeypatch: py
     for module in (bin_edges, traits_stage):
         monkeypatch.setattr(module, "BINS", 5)
     left = ran(settings_of(make_settings, order={"traits": {"cluster": 1.0, "turns": 1.0}}), "traits")
-    records = [json.loads(line) for line in exchanges.read_bytes().splitlines()]
-    turns = np.array([len(record["messages"]) for record in records])
+    turns = np.array([len(record["messages"]) for record in read_jsonl(exchanges)])
     codes = load_traits(left).codes["turns"]
     assert (np.diff(codes[np.argsort(turns, kind="stable")]) >= 0).all()
     assert len(np.unique(codes)) == 3

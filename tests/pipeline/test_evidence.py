@@ -42,7 +42,7 @@ from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
-from tests.conftest import changed, over, small_settings, topic_chats, topic_records, write_jsonl
+from tests.conftest import changed, over, read_jsonl, small_settings, topic_chats, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.twins.metrics import bucket
 
@@ -194,8 +194,7 @@ def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature
     view, traits = run.view, load_traits(run)
     shallow = run.receipt("shallow_embeddings")
     vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.fragments, "vectors")
-    lines = Path(run.settings.input.paths[0]).read_bytes().splitlines()
-    topics = [orjson.loads(line)["source"] for line in lines]
+    topics = [record["source"] for record in read_jsonl(Path(run.settings.input.paths[0]))]
     in_sequences: dict[int, set[int]] = {}
     rows = list(tokens_of(run))
     for at, row in enumerate(rows):

@@ -40,7 +40,7 @@ from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.torch import SequenceDataset
-from tests.conftest import changed, topic_chats, topic_records, write_jsonl
+from tests.conftest import changed, read_jsonl, topic_chats, topic_records, write_jsonl
 from tests.pipeline.runs import OPINIONS, Make, ran
 
 SHARE = 0.1
@@ -95,11 +95,10 @@ def test_a_share_of_each_source_is_held_out_with_its_copies(tmp_path: Path, make
     assert [line["text"] for line in lines] == table["text"].to_pylist()
     assert all(line in records for line in lines)
 
-    output = list(map(orjson.loads, (settings.output.path / "curated.jsonl").read_bytes().splitlines()))
-    assert_no_copy(set(table["text"].to_pylist()), output)
-    removed = list(
-        map(orjson.loads, (settings.output.path / "heldout_removed.jsonl").read_bytes().splitlines())
+    output, removed = (
+        read_jsonl(settings.output.path / name) for name in ("curated.jsonl", "heldout_removed.jsonl")
     )
+    assert_no_copy(set(table["text"].to_pylist()), output)
     assert len(records) == len(output) + len(table) + len(removed)
     text_of = dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
     for row in removed:
@@ -365,7 +364,7 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
     assert np.bincount(order, minlength=len(times)).tolist() == times.tolist()
     assert (documents.position[times == 0] == -1).all()
     assert [order[at] for at in documents.position[times > 0]] == np.flatnonzero(times).tolist()
-    written = [orjson.loads(line)["id"] for line in (out / "curated.jsonl").read_bytes().splitlines()]
+    written = [record["id"] for record in read_jsonl(out / "curated.jsonl")]
     assert written == documents.id.to_numpy()[order].tolist()
 
     # The plan that is written, what notebooks and `where` see: the tokens of each document as often as planned.

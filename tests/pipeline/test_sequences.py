@@ -1,4 +1,5 @@
-"""Sections through the pipeline: phases of a mix, what follows a beginning that stays, parts of a large corpus."""
+"""Packed sequences and their order on real files: sections, phases of a mix, what follows a beginning that stays, parts
+of a large corpus, epochs, copies apart, scores."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from dagster_divorder.stages.order.packed_sequences import load_bounds, load_pac
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.store.state import Receipt, load_receipt
-from tests.conftest import Notes, over, topic_records, write_jsonl
+from tests.conftest import Notes, changed, over, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.pipeline.runs import Make
 
@@ -61,13 +62,11 @@ def ran(settings: Settings) -> tuple[Run, Sequences]:
     return run, runs.sequences_of(run)[: len(load_packed(run))]
 
 
-def tokens_of(
-    sequences: Iterable[tuple[tuple[int, int, int], ...]], records: list[Any] = RECORDS
-) -> Counter[str]:
+def tokens_of(sequences: Iterable[tuple[tuple[int, int, int], ...]]) -> Counter[str]:
     """Tokens of each source."""
     tokens: Counter[str] = Counter()
     for record, _, length in (run for sequence in sequences for run in sequence):
-        tokens[records[record]["source"]] += length
+        tokens[RECORDS[record]["source"]] += length
     return tokens
 
 
@@ -206,10 +205,9 @@ def test_processes_do_not_change_the_result(
          r"phase 1 of mixing ends at 0 tokens; expected more than 0.*change its end, or mixing.total_tokens"),
         ({"mixing": {"phase": [{"until": 0.5, "weights": {"web": 1.0}}, {"weights": "natural"}]}}, "web"),
         ({"mixing": {"phase": PHASES, "max_repeats": 1}}, r"max_repeats"),
-        ({"order": {"frozen_tokens": 10**6}, "mixing": {"phase": PHASES}}, "no plan was published"),
         ({}, r"240 records make 4 sections of at most 60; expected at most 3 sections: 180 records"),
     ],
-    ids=["a phase of no token", "no such value", "max_repeats over all phases", "no plan", "too many sections"],
+    ids=["a phase of no token", "no such value", "max_repeats over all phases", "too many sections"],
 )  # fmt: skip
 def test_what_makes_no_sections_is_refused(
     make: Make, given: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
@@ -220,9 +218,6 @@ def test_what_makes_no_sections_is_refused(
     with pytest.raises(InputError, match=said):
         run_all(make(**given), Silent())
     assert load_receipt(open_run(make(**given)).store, "greedy_order") is None
-
-
-LENGTH = 64
 
 
 @pytest.fixture
@@ -250,14 +245,8 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert orders.shape == (2, len(packed)) and not np.array_equal(*orders)
     assert np.array_equal(np.load(settings.output.path / "sequence_order.npy"), orders)
     table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
-    assert [
-        list(
-            zip(
-                *(column[a:b] for column in (table["document"], table["start"], table["length"])), strict=True
-            )
-        )
-        for a, b in pairwise(packed.indptr)
-    ] == [held(packed, sequence) for sequence in range(len(packed))]
+    written = list(zip(*(table[name] for name in ("document", "start", "length")), strict=True))
+    assert written == [held_run for sequence in range(len(packed)) for held_run in held(packed, sequence)]
     assert table["sequence"] == np.repeat(np.arange(len(packed)), np.diff(packed.indptr)).tolist()
 
     frame = load_results(settings.store.path).sequences
@@ -265,14 +254,10 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert frame["position"].is_monotonic_increasing
     first = frame[frame["position"] == 0][["document", "start", "length"]]
     assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
-
-
-def test_no_more_can_be_frozen_than_there_was(corpus: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    packed, _ = run(settings, "curated_output")
-    tokens = len(packed) * settings.sequence.length
+    # No more can be frozen than there is.
+    tokens = len(packed) * LENGTH
     with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has only {tokens} tokens"):
-        run(make_settings(order={"frozen_tokens": tokens + 1}))
+        run(changed(settings, order={"frozen_tokens": tokens + 1}))
 
 
 @pytest.mark.parametrize(("method", "frozen"), [*((method, 0) for method in METHODS), ("best_fit", 200)])

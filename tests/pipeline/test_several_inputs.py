@@ -37,7 +37,7 @@ from dagster_divorder.stages.output.ordering_report import PAGE
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import Receipt
 from dagster_divorder.view.shown import Text
-from tests.conftest import Notes, topic_records, write_jsonl
+from tests.conftest import Notes, read_jsonl, topic_records, write_jsonl
 from tests.pipeline.runs import Make, output_bytes
 
 
@@ -98,10 +98,6 @@ def corpus(tmp_path: Path, make_settings: Make) -> Callable[..., Settings]:
     return of
 
 
-def lines_of(settings: Settings) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in (settings.output.path / "curated.jsonl").read_bytes().splitlines()]
-
-
 def read_raw(folder: Path) -> Counter[bytes]:
     """The records of the corpus as an output of JSON lines holds them."""
     found = Counter[bytes]()
@@ -144,7 +140,7 @@ def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     assert documents["book.score"].isna().tolist() == [False] * 48 + [True] * 96
     order = [
         line["book"]["text"] if "book" in line else line.get("body") or line["content"]
-        for line in lines_of(settings)
+        for line in read_jsonl(settings.output.path / "curated.jsonl")
     ]
     texts = [r["text"] for start in (0, 100, 200) for r in topic_records(12, start)]
     assert [texts[at] for at in documents.sort_values("position").index] == order
@@ -248,11 +244,9 @@ def test_rejects_name_their_files(tmp_path: Path, make_settings: Make) -> None:
     ]
     settings = make_settings(input=inputs)
     run_all(settings, Silent())
-    lines = (settings.output.path / "rejects.jsonl").read_bytes().splitlines()
-    assert [(Path(r["path"]).name, r.get("line", r.get("row"))) for r in map(orjson.loads, lines)] == [
-        ("x.jsonl", 41),
-        ("y.parquet", 41),
-    ]
+    rejects = read_jsonl(settings.output.path / "rejects.jsonl")
+    named = [(Path(reject["path"]).name, reject.get("line", reject.get("row"))) for reject in rejects]
+    assert named == [("x.jsonl", 41), ("y.parquet", 41)]
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
