@@ -29,7 +29,6 @@ from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
-from dagster_divorder.store.view import View
 from tests.conftest import TOPICS, over, small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import Make
 
@@ -110,8 +109,7 @@ class Corpus:
 
     def run(self, records: list[dict[str, Any]]) -> Receipt:
         write_jsonl(self.path, records)
-        self.receipts = run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))
-        return self.receipts["cluster_map"]
+        return run_all(self.settings, Silent(), GRAPH.needed(self.settings, "cluster_map"))["cluster_map"]
 
     def shown(self) -> dict[str, np.ndarray]:
         return load_map(open_run(self.settings))
@@ -123,11 +121,9 @@ class Corpus:
 
     def documents(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Ids and clusters of all documents, by rising id."""
-        view = View.load(self.store, self.receipts["raw_docs"].files["view"])
-        records = open_run(self.settings).records
-        ids, rows = records.fragments.column(view.fragments, "text"), records_by_text(records, view)
-        files = StageFiles(self.store, "clusters", self.receipts["clusters"].key)
-        return [tuple(i) for i in ids[rows].tolist()], files.column(view.fragments, "labels")[rows]
+        run = open_run(self.settings)
+        rows = records_by_text(run.records, run.view)
+        return [tuple(i) for i in run.index("text")[rows].tolist()], run.column("clusters", "labels")[rows]
 
 
 @pytest.fixture

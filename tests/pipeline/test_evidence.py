@@ -41,7 +41,6 @@ from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
 from dagster_divorder.store.local import LocalStore
-from dagster_divorder.store.stages import StageFiles
 from tests.conftest import changed, over, read_jsonl, small_settings, topic_chats, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.twins.metrics import bucket
@@ -172,8 +171,7 @@ def features(drifting: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[
 
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
     """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
-    view, files = run.view, run.files("token_counts")
-    ids, lengths = files.columns(view.fragments, "ids", "lengths")
+    ids, lengths = (run.column("token_counts", name) for name in ("ids", "lengths"))
     starts = np.cumsum(lengths) - lengths
     packed = load_packed(run)
     for sequence in load_sequence_order(run)[0].tolist():
@@ -181,19 +179,17 @@ def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
             continue
         held = []
         for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document, start = packed.document[at], packed.start[at]
-            row = document
-            end = min(start + packed.length[at], lengths[row])
-            held += [(int(document), int(token)) for token in ids[starts[row] + start : starts[row] + end]]
+            document, start = int(packed.document[at]), packed.start[at]
+            end, begin = min(start + packed.length[at], lengths[document]), starts[document]
+            held += [(document, int(token)) for token in ids[begin + start : begin + end]]
         yield held
 
 
 def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature]]) -> None:
     """Token by token, with nothing of the code that makes them."""
     run, found = features
-    view, traits = run.view, load_traits(run)
-    shallow = run.receipt("shallow_embeddings")
-    vectors = StageFiles(run.store, shallow.stage, shallow.key).column(view.fragments, "vectors")
+    traits = load_traits(run)
+    vectors = run.column("shallow_embeddings", "vectors")
     topics = [record["source"] for record in read_jsonl(Path(run.settings.input.paths[0]))]
     in_sequences: dict[int, set[int]] = {}
     rows = list(tokens_of(run))

@@ -399,11 +399,8 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
 
 def token_ids(run: Run) -> list[list[int]]:
     """Of every record."""
-    rows: list[list[int]] = []
-    for _, arrays in run.files("token_counts").each(list(run.view.fragments)):
-        ends = np.cumsum(arrays["lengths"])
-        rows += [part.tolist() for part in np.split(arrays["ids"], ends[:-1])]
-    return rows
+    ids, lengths = (run.column("token_counts", name) for name in ("ids", "lengths"))
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 TOKENS = 600

@@ -169,6 +169,11 @@ def test_a_change_is_told_and_switching_back_is_free_but_for_the_output(
 ) -> None:
     first, other = make_settings(), make_settings(embedding={"pooling": "mean"}, clusters={"k": 3})
     ran(first)
+    # A fit that no output needs is made where it is asked for.
+    asked = make_plan(GRAPH, first.refitting("cluster_map"))
+    assert planned(asked).keys() - planned(make_plan(GRAPH, first)).keys() == {"map_fit"}
+    assert planned(asked)["map_fit"] == ("all", 80)
+    assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
     made = make_plan(GRAPH, other)
     assert whys(made)["shallow_embeddings"] == "embedding.pooling idf -> mean"
     assert whys(made)["greedy_order"] == "traits is made again"
@@ -210,16 +215,6 @@ def test_the_pages_people_read(small: Path, make_settings: Make) -> None:
     assert "deleted documents among it: yes" in str(prune_page(settings, dry_run=False))
     assert "deleted documents among it: no" in str(prune_page(settings, dry_run=True))
     assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
-
-
-def test_a_fit_that_no_output_needs_is_made_where_it_is_asked_for(small: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    ran(settings)
-    assert "map_fit" not in planned(make_plan(GRAPH, settings))
-    asked = make_plan(GRAPH, settings.refitting("cluster_map"))
-    assert planned(asked)["map_fit"] == ("all", 80)
-    assert whys(asked)["map_fit"] == "asked for by --refit cluster_map"
-    assert planned(asked).keys() == {*planned(make_plan(GRAPH, settings)), "map_fit"}
 
 
 TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}

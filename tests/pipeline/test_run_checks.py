@@ -13,19 +13,20 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.pipeline.run import run_checks
 from dagster_divorder.settings import Settings
-from dagster_divorder.stages import GRAPH, run_all, run_stage
+from dagster_divorder.stages import GRAPH, open_run, run_all, run_stage
 from dagster_divorder.stages.output import curated_output
 from dagster_divorder.stages.topics import clusters
 from dagster_divorder.store.arrays import pack, unpack
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.manifests import manifest_check
 from dagster_divorder.store.output_manifests import read_manifest
-from dagster_divorder.store.state import Receipt, load_receipt, save_receipt
-from tests.conftest import over, small_settings, topic_records, write_jsonl
+from dagster_divorder.store.state import save_receipt
+from tests.conftest import small_settings, topic_records, write_jsonl
 from tests.tiny_models import save_model, save_tokenizer
 
 STAGES = GRAPH.needed(Settings(), "clusters")
@@ -63,16 +64,10 @@ def made(kept: Settings, tmp_path: Path) -> Iterator[Settings]:
     shutil.copytree(tmp_path / "copy", folder)
 
 
-def receipt(settings: Settings, stage: str) -> Receipt:
-    found = load_receipt(LocalStore(settings.store.path), stage)
-    assert found
-    return found
-
-
 def spoil(settings: Settings, stage: str, file: str, change: Callable[[dict[str, np.ndarray]], Any]) -> None:
     """Put other arrays where a stage's receipt says that its result is."""
     store = LocalStore(settings.store.path)
-    before = receipt(settings, stage)
+    before = open_run(settings).receipt(stage)
     arrays = {name: array.copy() for name, array in unpack(store.read_verified(before.files[file])).items()}
     change(arrays)
     name = store.put_hashed("stages/spoilt", file, pack(arrays), "safetensors")
@@ -222,17 +217,6 @@ def test_one_cluster_that_was_asked_for_is_not_degenerate(tmp_path: Path) -> Non
     assert run_checks(GRAPH, settings, stage="clusters")["clusters_not_degenerate"].passed
 
 
-def change_table(folder: Path, change: Callable[[np.ndarray], Any]) -> None:
-    """Other numbers in the token table of a tiny model."""
-    from safetensors.numpy import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
-    weights[name] = weights[name].copy()
-    change(weights[name])
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def letters_only(folder: Path) -> None:
     """A tokenizer that knows four letters, and drops all others."""
     from tokenizers import Tokenizer, models
@@ -246,13 +230,16 @@ def model(tmp_path: Path) -> Path:
     return save_model(save_tokenizer(tmp_path / "model"))
 
 
-def with_model(folder: Path, model: Path, texts: Iterable[str], **sections: Any) -> Settings:
+def with_model(folder: Path, model: Path, texts: Iterable[str]) -> Settings:
     write_jsonl(folder / "docs.jsonl", [{"text": text} for text in texts])
-    return small_settings(folder, **over({"model": {"base": str(model)}}, sections))
+    return small_settings(folder, model={"base": str(model)})
 
 
 def test_a_model_without_any_finite_vector_is_refused(tmp_path: Path, model: Path) -> None:
-    change_table(model, lambda table: table.fill(np.nan))
+    weights = load_file(model / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    weights[name] = np.full_like(weights[name], np.nan)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     write_jsonl(tmp_path / "docs.jsonl", topic_records(10))
     settings = small_settings(tmp_path, embedding={"kind": "deep"}, deep={"model": str(model)})
     with pytest.raises(InputError, match="no finite vector for any of 40 documents"):
@@ -276,7 +263,7 @@ def test_a_tokenizer_that_drops_most_documents(tmp_path: Path, model: Path) -> N
 
 
 def test_a_damaged_file_is_a_finding(made: Settings) -> None:
-    file = made.store.path / receipt(made, "greedy_order").files["order"]
+    file = made.store.path / open_run(made).receipt("greedy_order").files["order"]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     finding = run_checks(GRAPH, made, stage="greedy_order")["order_is_a_permutation"]
     assert not finding.passed

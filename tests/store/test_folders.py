@@ -45,11 +45,13 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store").open()
 
 
-def publish(store: LocalStore, place: Place, files: dict[str, bytes]) -> dict[str, Any]:
-    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
+def publish(
+    store: LocalStore, place: Place, files: dict[str, bytes], key: str = "0", manifest: str = EXPORT_MANIFEST
+) -> dict[str, Any]:
+    with OutputFolder(store, place, manifest=manifest) as output:
         for name, data in files.items():
             output.stage(name, lambda file, data=data: file.write(data))
-        return output.commit({"key": "0" * 32})
+        return output.commit({"key": key * 32})
 
 
 def test_a_folder_tells_what_lies_in_it(place: Place) -> None:
@@ -152,15 +154,18 @@ def test_what_others_wrote_stays(place: Place, store: LocalStore) -> None:
     ):
         refuse_foreign_files(store, Settings(output=Output(path=place)))
     publish(store, place, {"train-0.bin": b"x"})
-    write_beside(store, place, {BESIDE[0]: b"page"})
-    put(f"{place}/{TEMPORARY}0", b"left by a kill")
+    write_beside(store, place, {BESIDE[0]: b"page", BESIDE[3]: b"film"})
+    publish(store, place, {"train-0.bin": b"x"})
+    assert objects(place)[BESIDE[0]] == b"page", "the same output, written again"
+    others = ["..divorder-tmp-", ".tmp-abc", "curated.jsonl~"]
+    for name in (f"{TEMPORARY}0", *others):
+        put(f"{place}/{name}", b"left by a kill, or mine")
     tidy(store, place, ["train-0.bin"], EXPORT_MANIFEST)
     assert objects(place)["order.npy"] == b"mine"
-    with OutputFolder(store, place, manifest=EXPORT_MANIFEST) as output:
-        output.stage("train-0.bin", lambda file: file.write(b"y"))
-        output.commit({"key": "1" * 32})
-    assert BESIDE[0] not in objects(place) and remove_beside(store) == []
-    assert sorted(objects(place)) == [EXPORT_MANIFEST, "order.npy", "train-0.bin"]
+    put(f"{place}/{TEMPORARY}abc", b"half")
+    publish(store, place, {"train-0.bin": b"y"}, key="1")
+    assert remove_beside(store) == []
+    assert sorted(objects(place)) == sorted([EXPORT_MANIFEST, "order.npy", "train-0.bin", *others])
 
 
 def test_an_output_under_other_names_leaves_the_old_one_whole_until_its_manifest_comes(
@@ -193,13 +198,6 @@ def test_half_written_files_of_other_runs_on_a_bucket_stay(
     assert (theirs in folder.sizes()) == shared
 
 
-ABOUT: dict[str, Any] = {
-    "meta_version": 3,
-    "key": "0" * 32,
-    "counts": {"records": 1, "documents": 1},
-}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "output").mkdir()
@@ -208,20 +206,7 @@ def folder(tmp_path: Path) -> Path:
 
 def publish_names(store: LocalStore, folder: Path, *names: str) -> None:
     """An output whose files hold their names."""
-    with OutputFolder(store, folder) as output:
-        for name in names:
-            output.stage(name, lambda file, name=name: file.write(name.encode()))
-        output.commit(ABOUT)
-
-
-def test_leftovers_of_a_killed_run_are_removed_and_nothing_that_looks_alike(
-    store: LocalStore, folder: Path
-) -> None:
-    (folder / f"{TEMPORARY}abc").write_bytes(b"half")
-    for other in (".tmp-abc", "..divorder-tmp-", "curated.jsonl~"):
-        (folder / other).write_text("mine")
-    with OutputFolder(store, folder):
-        assert sorted(os.listdir(folder)) == ["..divorder-tmp-", ".tmp-abc", "curated.jsonl~"]
+    publish(store, folder, {name: name.encode() for name in names}, manifest=MANIFEST)
 
 
 ALWAYS = ["curated.jsonl", "curated-00007.parquet", "order.npy", "rejects.jsonl", MANIFEST]
@@ -284,17 +269,6 @@ def test_an_output_belongs_to_one_store(store: LocalStore, folder: Path, tmp_pat
     again.root.rename(tmp_path / "moved")
     publish_names(LocalStore(tmp_path / "moved").open(), folder, "curated.jsonl")
     assert sorted(os.listdir(folder)) == sorted([MANIFEST, "curated.jsonl", BESIDE[0]])
-
-
-def test_what_shows_an_output_goes_when_another_replaces_it(store: LocalStore, folder: Path) -> None:
-    publish_names(store, folder, "curated.jsonl")
-    write_beside(store, folder, {BESIDE[0]: b"page", BESIDE[3]: b"film"})
-    publish_names(store, folder, "curated.jsonl", "order.npy")
-    assert (folder / BESIDE[0]).read_bytes() == b"page", "the same output, written again"
-    with OutputFolder(store, folder) as output:
-        output.stage("curated.jsonl", lambda file: file.write(b"other"))
-        output.commit({**ABOUT, "key": "1" * 32})
-    assert sorted(os.listdir(folder)) == ["curated.jsonl", MANIFEST]
 
 
 def test_an_output_that_was_moved_is_tidied_too(store: LocalStore, folder: Path, tmp_path: Path) -> None:
