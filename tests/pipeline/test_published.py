@@ -510,18 +510,12 @@ def test_sequences_of_another_length_are_refused(extending: Make, tmp_path: Path
         run_all(extending(sequence={"length": 32}), Silent())
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
+def test_plans_for_the_whole_and_another_base_model_are_refused() -> None:
+    for sections, said in (
         ({"sequence": {"epochs": 2}}, "sequence.epochs is 2"),
         ({"curriculum": {"score": "length"}}, "curriculum.score is 'length'"),
-    ],
-)
-def test_plans_for_the_whole_are_refused(sections: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=rf'{said}.*order.append = "whole"'):
-        Settings(order={"append": "extend"}, **sections)
-
-
-def test_another_base_model_is_refused() -> None:
+    ):
+        with pytest.raises(ValueError, match=rf'{said}.*order.append = "whole"'):
+            Settings(order={"append": "extend"}, **sections)
     with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is 'extend'"):
         Settings(order={"append": "extend"}).refitting("bins", "model")
