@@ -1,7 +1,9 @@
-"""`DivOrderComponent` in the folder of a Dagster project: what its YAML may say, and what is refused in a sentence."""
+"""`DivOrderComponent` in the folder of a Dagster project: what its YAML may say, and what is refused. And commands of
+`dg`, the successor of Dagster's command line (which the tutorial runs)."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +13,14 @@ import click
 import dagster as dg
 import pytest
 import yaml
+from click.testing import CliRunner
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster_dg_cli.cli import create_dg_cli
 
 from dagster_divorder import DivOrderComponent, build_definitions, load_settings
 from tests.conftest import topic_records, write_jsonl
-from tests.defs.conftest import CONFIG
+from tests.defs.conftest import CONFIG, run_command
 
 TYPE = "dagster_divorder.DivOrderComponent"
 
@@ -150,3 +154,19 @@ def test_a_scaffold_of_no_corpus_leaves_nothing(
 def test_every_attribute_has_a_description() -> None:
     for name, attribute in DivOrderComponent.get_model_cls().model_fields.items():
         assert attribute.description, name
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_dg_lists_the_component() -> None:
+    listed = CliRunner().invoke(create_dg_cli(), ["list", "components", "--json", "--target-path", str(ROOT)])
+    entries = {entry["key"]: entry["summary"] for entry in json.loads(listed.stdout)["items"]}
+    assert entries["dagster_divorder.DivOrderComponent"].startswith("Orders a corpus of training data")
+
+
+def test_the_successor_of_the_command_line_launches_assets(config: Path) -> None:
+    result = run_command(config, "dg", "launch", "--assets", "raw_docs", "--target-path", str(ROOT))
+    assert result.returncode == 0, result.stderr
+    assert "raw_docs: 120 documents, 120 new" in result.stderr
+    assert "arning" not in result.stdout + result.stderr

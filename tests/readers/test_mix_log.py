@@ -118,7 +118,7 @@ def test_lightning_logs_each_optimizer_step(path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     import torch
 
-    from tests.trainers.test_lightning import QUIET, recorder
+    from tests.trainers.test_loaders import QUIET, recorder
 
     dataset, mix, logged = SequenceDataset(path), MixLog(path), dict[int, dict[str, float]]()
 

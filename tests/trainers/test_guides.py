@@ -20,8 +20,8 @@ from dagster_divorder.trainers import TRAINERS, Reading
 from dagster_divorder.trainers.replay import Shape, replay
 from tests.conftest import topic_records, write_jsonl
 from tests.test_recipes import SMALL, merged
-from tests.trainers.test_lightning import QUIET as QUIET_LIGHTNING
-from tests.trainers.test_lightning import recorder
+from tests.trainers.test_loaders import QUIET as QUIET_LIGHTNING
+from tests.trainers.test_loaders import recorder
 from tests.trainers.test_trl import QUIET, tokens_and_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -1,4 +1,5 @@
-"""The two questions of `divorder init`, on a pseudo-terminal that the command is in the foreground of."""
+"""What the command prints reaches whatever its streams lead to: consoles of few letters, closed ones, full disks. And
+the two questions of `divorder init`, on a pseudo-terminal that the command is in the foreground of."""
 
 from __future__ import annotations
 
@@ -12,12 +13,86 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
+from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import topic_records
 
-RUN = """
+RUN = "import sys; from dagster_divorder.cli import main; sys.exit(main())"
+FIELD = "größe-海"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    lines = [orjson.dumps({FIELD: record["text"]}) + b"\n" for record in topic_records(30)]
+    (tmp_path / "docs.jsonl").write_bytes(b"".join(lines))
+    return tmp_path
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line for bash, in which `divorder` is the command."""
+    script = f'divorder() {{ {sys.executable} -c "{RUN}" "$@"; }}; {line}'
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        ["bash", "-c", script],
+        env=variables,
+        capture_output=True,
+        encoding="utf-8",
+        errors="strict",
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_but_what_is_seen(folder: Path, closed: str) -> None:
+    made = shell(f"divorder init docs.jsonl {closed}")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert ("wrote divorder.toml" in made.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    assert (folder / "divorder.toml").is_file()
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_ends_the_command_as_it_ends_others(folder: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    made = subprocess.run(
+        [sys.executable, "-c", RUN, "init", "docs.jsonl"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert (made.returncode, made.stderr) == (141, b"")
+
+
+@pytest.mark.slow
+def test_a_full_disk_behind_the_output_is_said(folder: Path) -> None:
+    made = shell("divorder init docs.jsonl > /dev/full")
+    assert made.returncode == 1
+    assert made.stderr == (
+        "divorder: cannot write to standard output: No space left on device; send it elsewhere\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_path_that_the_locale_cannot_name_is_refused(folder: Path) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    (folder / "divorder.toml").write_text('input.paths = ["größe.jsonl"]\n', encoding="utf-8")
+    made = shell("divorder run", **ascii_locale)
+    assert made.returncode == 1
+    assert r"gr\xf6\xdfe.jsonl' has letters outside" in made.stderr
+    assert "PYTHONUTF8=1" in made.stderr and "Traceback" not in made.stderr
+
+
+def test_a_notebook_s_own_backend_of_matplotlib_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "module://nowhere.backend")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "MPLBACKEND" not in os.environ
+
+
+ON_TERMINAL = """
 import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from dagster_divorder.cli import main
@@ -33,7 +108,7 @@ class Terminal:
     def __init__(self, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", RUN, *arguments],
+            [sys.executable, "-c", ON_TERMINAL, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -81,13 +156,6 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(20))
-    return tmp_path
 
 
 @pytest.fixture
