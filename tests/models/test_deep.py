@@ -162,6 +162,7 @@ def test_pooling_is_what_sentence_transformers_files_say_or_refused_by_name(
 @pytest.mark.parametrize(
     ("kind", "files", "expected"),
     [
+        ("t5", {}, NO_LIMIT),
         ("t5", {"tokenizer_config.json": {"model_max_length": 512}}, 512),
         ("bert", {"tokenizer_config.json": {"model_max_length": 10**30}}, CONTEXT),
         ("bert", {"tokenizer_config.json": {"model_max_length": 40}}, 40),

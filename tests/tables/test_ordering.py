@@ -195,50 +195,31 @@ def test_what_arrow_cannot_do_is_said_in_a_sentence(table: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "message"),
+    ("by", "tokens", "message"),
     [
-        ("length", "the table has no column 'length'"),
-        ("a", "'a', which holds .*string; expected whole numbers"),
-        ("negative", "column 'negative' holds -1; expected numbers of 0 or more"),
-        ("half", "expected whole numbers of 0 or more"),
-        ("none", "lacks some numbers"),
-        ("nan", "lacks some numbers"),
-        (7, "tokens is 7; expected the name of a column"),
-        ([9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths as a column"),
+        ("topic", "topic", "'topic', which holds .*string; expected whole numbers"),
+        ("topic", "negative", "column 'negative' holds -1; expected numbers of 0 or more"),
+        ("topic", "half", "expected whole numbers of 0 or more"),
+        ("topic", "none", "lacks some numbers"),
+        ("topic", "nan", "lacks some numbers"),
+        ("topic", 7, "tokens is 7; expected the name of a column"),
+        ("topic", [9] * 999, r"tokens is \[9, 9, .{,60}; expected .*: add lengths as a column"),
+        ("topik", "n", "no column 'topik'; its columns are .*; did you mean 'topic'"),
+        ("meta", "n", "expected plain values: name one of its fields, meta.source"),
+        ([], "n", "expected the name of a column"),
+        (pd.Series(["sea"], name="topic"), "n", r"by is 0 sea Name: topic.*; expected the name of a column"),
+        (["topic", "topic"], "n", "names 'topic' twice"),
+        ({"topic": "1"}, "n", "the weight of 'topic' is '1'"),
+        ("bytes", "n", "holds binary; expected text, .*decode it to text"),
+        ("ragged", "n", "lists of 1 to 2 floats; expected vectors of one length"),
+        ("broken", "n", "row 1 of column 'broken' holds NaN"),
+        ("holes", "n", "vectors with nulls in them"),
+        ("nested", "n", "expected lists of text, whole numbers or booleans"),
+        ("empty", "n", "vectors without dims"),
+        ("mixed", "n", "expected values of one type"),
     ],
 )
-def test_lengths_that_are_none(tokens: Any, message: str) -> None:
-    table = {
-        "by": [1, 1],
-        "a": ["x", "y"],
-        "negative": [1, -1],
-        "half": [0.5, 1],
-        "none": [1, None],
-        "nan": np.array([1, np.nan]),
-    }
-    with pytest.raises(InputError, match=message):
-        divorder.order(table, "by", tokens=tokens)
-
-
-@pytest.mark.parametrize(
-    ("by", "message"),
-    [
-        ("topik", "no column 'topik'; its columns are .*; did you mean 'topic'"),
-        ("meta", "expected plain values: name one of its fields, meta.source"),
-        ([], "expected the name of a column"),
-        (pd.Series(["sea"], name="topic"), r"by is 0 sea Name: topic.*; expected the name of a column"),
-        (["topic", "topic"], "names 'topic' twice"),
-        ({"topic": "1"}, "the weight of 'topic' is '1'"),
-        ("bytes", "holds binary; expected text, .*decode it to text"),
-        ("ragged", "lists of 1 to 2 floats; expected vectors of one length"),
-        ("broken", "row 1 of column 'broken' holds NaN"),
-        ("holes", "vectors with nulls in them"),
-        ("nested", "expected lists of text, whole numbers or booleans"),
-        ("empty", "vectors without dims"),
-        ("mixed", "expected values of one type"),
-    ],
-)
-def test_columns_that_make_no_trait(by: Any, message: str) -> None:
+def test_columns_that_make_no_trait_and_lengths_that_are_none(by: Any, tokens: Any, message: str) -> None:
     table = {
         "topic": ["a", "b"],
         "meta": [{"source": "x"}, None],
@@ -249,10 +230,14 @@ def test_columns_that_make_no_trait(by: Any, message: str) -> None:
         "nested": [[["x"]], [["y"]]],
         "empty": [np.zeros(0), np.zeros(0)],
         "mixed": [1, "x"],
+        "negative": [1, -1],
+        "half": [0.5, 1],
+        "none": [1, None],
+        "nan": np.array([1, np.nan]),
         "n": [1, 1],
     }
     with pytest.raises(InputError, match=message):
-        divorder.order(table, by, tokens="n")
+        divorder.order(table, by, tokens=tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
