@@ -163,9 +163,6 @@ def test_errors_are_counted_against_the_best_of_the_shuffles():
     )
     mine, theirs = ours.errors["cluster"], average(shuffled).errors["cluster"]
     assert theirs.cumulative.shape == (3, 100) and theirs.batch.shape == (3, 20)
-    # By hand: of the first 10 tokens 3, 3, 2 and 2 have each value, 2.5 are expected; of 50 tokens 13, 13, 12 and 12.
-    assert mine.cumulative[0, 0] == pytest.approx(1.0)
-    assert mine.batch[0] == pytest.approx(np.ones(20), abs=1e-5)
     told = compare_errors(mine, theirs)
     compared = (mine.cumulative[0] > 0) | (theirs.cumulative > 0).all(axis=0)
     assert told["cumulative"]["steps"] == compared[:-1].sum() > 90

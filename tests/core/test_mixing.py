@@ -301,19 +301,6 @@ def none(codes: np.ndarray) -> np.ndarray:
     return np.zeros(len(codes), bool)
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(COUNTS, SHARES, st.integers(0, 99))
-def test_of_each_source_its_share_within_one_document_and_never_all(
-    sizes: list[int], share: float, seed: int
-) -> None:
-    ids, codes = documents(sizes, seed)
-    chosen = choose(ids, codes, share, seed, none(codes), none(codes))
-    for code, size in enumerate(sizes):
-        held = chosen[codes == code].sum()
-        assert abs(held - share * size) <= 0.5
-        assert held < size or not size
-
-
 @settings(max_examples=examples(30), deadline=None)
 @given(COUNTS, SHARES, st.integers(0, 99))
 def test_the_order_of_documents_and_of_sources_does_not_matter(

@@ -176,23 +176,6 @@ def asked_shares(draw: st.DrawFn, classes: int) -> np.ndarray:
     return np.array([draw(row) for _ in range(classes)], float)
 
 
-@given(corpora(), asked_shares(2), st.permutations(range(4)), st.data())
-@settings(max_examples=examples(40), deadline=None)
-def test_every_document_goes_to_a_part_of_its_class_whatever_values_are_called(
-    traits: Traits, shares: np.ndarray, names: list[int], data: st.DataObject
-) -> None:
-    documents = len(traits.tokens)
-    kind = np.array(data.draw(st.lists(st.integers(0, 1), min_size=documents, max_size=documents)))
-    part, again = (deal(traits, WEIGHTS, shares, kind=kind, seed=3) for _ in range(2))
-    np.testing.assert_array_equal(part, again)
-    assert part.shape == (documents,) and (shares[kind, part] > 0).all()
-    renamed = {**traits.codes, "cluster": np.array(names, np.int32)[traits.codes["cluster"]]}
-    other = deal(
-        Traits(traits.tokens, traits.tokens, renamed, traits.names), WEIGHTS, shares, kind=kind, seed=3
-    )
-    np.testing.assert_array_equal(part, other)
-
-
 @given(corpora(), asked_shares(2), st.booleans(), st.integers(0, 99))
 @settings(max_examples=examples(40), deadline=None)
 def test_each_text_goes_where_the_seams_then_stray_least(

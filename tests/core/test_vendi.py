@@ -26,25 +26,11 @@ def unit(seed: int, count: int, dims: int) -> np.ndarray:
 @quick
 @given(seeds, st.integers(1, 40), st.integers(1, 12))
 def test_equals_the_kernel_of_all_pairs_within_its_bounds(seed: int, count: int, dims: int) -> None:
-    vectors = unit(seed, count, dims)
-    weights = np.random.default_rng(seed).random(count) + 0.01
-    found = vendi(gram(vectors, np.arange(count), weights))
-    assert found == pytest.approx(twin.vendi(vectors, weights), rel=1e-5)
+    vectors, random = unit(seed, count, dims), np.random.default_rng(seed)
+    weights, rows = random.random(count) + 0.01, random.integers(0, count, count)
+    found = vendi(gram(vectors, rows, weights))
+    assert found == pytest.approx(twin.vendi(vectors[rows], weights), rel=1e-5)
     assert 1 - 1e-6 <= found <= min(count, dims) * (1 + 1e-6)
-
-
-@quick
-@given(seeds, st.integers(1, 30))
-def test_neither_rotation_nor_scale_of_weights_nor_copies_of_all_change_it(seed: int, count: int) -> None:
-    vectors, draw = unit(seed, count, 6), np.random.default_rng(seed)
-    weights = draw.integers(1, 4, count)
-    rotation = np.linalg.qr(draw.normal(size=(6, 6)))[0].astype(np.float32)
-    found = vendi(gram(vectors, np.arange(count), weights.astype(float)))
-    others = (
-        gram(vectors @ rotation, np.arange(count), 7.5 * weights),
-        gram(vectors, np.repeat(np.arange(count), weights)),
-    )
-    assert [vendi(other) for other in others] == pytest.approx([found] * 2, rel=1e-5)
 
 
 def test_its_extremes() -> None:
