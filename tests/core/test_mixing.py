@@ -303,7 +303,8 @@ def none(codes: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=examples(30), deadline=None)
 @given(COUNTS, SHARES, st.integers(0, 99))
-def test_the_order_of_documents_and_of_sources_does_not_matter(
+@example([1, 3], 0.5, 0)
+def test_of_each_source_its_share_is_held_out_and_never_all_whatever_the_order(
     sizes: list[int], share: float, seed: int
 ) -> None:
     ids, codes = documents(sizes, seed)
@@ -311,6 +312,9 @@ def test_the_order_of_documents_and_of_sources_does_not_matter(
     first = choose(ids, codes, share, seed, none(codes), none(codes))
     again = choose(ids[order], len(sizes) - 1 - codes[order], share, seed, none(codes), none(codes))
     assert_array_equal(first[order], again)
+    for code, size in enumerate(sizes):
+        held = first[codes == code].sum()
+        assert abs(held - share * size) <= 0.5 and (held < size or not size)
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -135,29 +135,19 @@ def test_without_lengths_characters_count_and_a_warning_says_so() -> None:
     assert made.tolist() == divorder.order(even, "topic", tokens="n").tolist()
 
 
-def _late(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Tables whose first rows do not show that `text` is the text: it is missing or null."""
-    nulls = [{**row, "text": None} if at < 100 else row for at, row in enumerate(rows)]
-    return {
-        "missing": [{"title": "t", "topic": "a"}, *rows[1:]],
-        "nulls in pandas": pd.DataFrame(nulls, dtype=object),
-    }
-
-
-LATE = _late([{"topic": "ab"[at % 2], "title": "t", "text": "w" * (1 + at % 7 * 40)} for at in range(200)])
-
-
-@pytest.mark.parametrize("name", LATE)
-def test_all_rows_show_which_column_holds_the_text(name: str) -> None:
-    table = LATE[name]
-    texts = [row.get("text") for row in table] if isinstance(table, list) else table["text"]
-    lengths = [len(text) if isinstance(text, str) else 0 for text in texts]
-    expected = divorder.order({"topic": [*"ab"] * 100, "n": lengths}, "topic", tokens="n")
-    with pytest.warns(UserWarning, match="its characters in 'text'"):
-        assert divorder.order(table, "topic").tolist() == expected.tolist()
-    with pytest.warns(UserWarning, match="its characters in 'text'"):
-        found = divorder.compare(table, "topic", window=20)
-    assert "length in tokens" in {line.column for line in found.lines}
+def test_all_rows_show_which_column_holds_the_text() -> None:
+    """It is missing from the first row, or null in a hundred."""
+    rows = [{"topic": "ab"[at % 2], "title": "t", "text": "w" * (1 + at % 7 * 40)} for at in range(200)]
+    missing: Any = [{"title": "t", "topic": "a"}, *rows[1:]]
+    nulls = pd.DataFrame([{**row, "text": None} for row in rows[:100]] + rows[100:], dtype=object)
+    sizes = [len(row["text"]) for row in rows]
+    for table, lengths in ((missing, [0, *sizes[1:]]), (nulls, [0] * 100 + sizes[100:])):
+        expected = divorder.order({"topic": [*"ab"] * 100, "n": lengths}, "topic", tokens="n")
+        with pytest.warns(UserWarning, match="its characters in 'text'"):
+            assert divorder.order(table, "topic").tolist() == expected.tolist()
+        with pytest.warns(UserWarning, match="its characters in 'text'"):
+            found = divorder.compare(table, "topic", window=20)
+        assert "length in tokens" in {line.column for line in found.lines}
 
 
 @pytest.mark.parametrize(

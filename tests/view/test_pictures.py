@@ -90,15 +90,6 @@ def test_it_draws_with_a_white_rim(draw: Callable[[], bytes]) -> None:
     assert (image.min(axis=2) < 0.5).sum() > 1000, "there is no ink"
 
 
-@pytest.mark.slow
-def test_the_same_numbers_give_the_same_bytes_whatever_the_users_style() -> None:
-    first, before = cluster_map(600, 6), dict(mpl.rcParams)
-    users = {"font.size": 30, "axes.grid": True, "axes.facecolor": "red", "text.parse_math": True}
-    with mpl.rc_context({**users, "savefig.bbox": "tight", "savefig.dpi": 50}):
-        assert cluster_map(600, 6) == first
-    assert dict(mpl.rcParams) == before
-
-
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], Figure]:
     """The figure of a picture, instead of its bytes."""
