@@ -275,12 +275,6 @@ TOPICS = ("harbour anchor gull reef", "oven yeast crust dough", "soil hedge mulc
 FUNCTION = ["the", "and", "that", "with", "from", "this"]
 
 
-def counted(*texts: str) -> dict[str, int]:
-    """Words of all texts together and how many texts use them."""
-    used, vocabulary = find_words(pa.array(texts, pa.large_string()))
-    return dict(zip(vocabulary, used.sum(axis=0).tolist(), strict=True))
-
-
 def topical(per_topic: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
     """Texts that are mostly function words, with a burst of two words of their topic, in a random order."""
     random = np.random.default_rng(seed)
@@ -340,7 +334,8 @@ def test_forms_of_one_word_are_one_term() -> None:
     ],
 )
 def test_what_counts_as_a_word(text: str, words: dict[str, int]) -> None:
-    assert counted(text) == words
+    used, vocabulary = find_words(pa.array([text], pa.large_string()))
+    assert dict(zip(vocabulary, used.sum(axis=0).tolist(), strict=True)) == words
 
 
 def test_words_count_once_in_a_document() -> None:
