@@ -61,19 +61,16 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     assert_allclose(distances, expected_distances, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def hard():
-    """Vectors with many close calls, in a shape where matrix products of different batches differ in their last
-    bits."""
+@pytest.mark.parametrize("rows", [1, 7, 999])
+def test_neither_batches_nor_blocks_nor_threads_change_the_bytes(rows, monkeypatch):
+    """Of many close calls, in a shape where matrix products of different batches differ in their last bits."""
     rng = np.random.default_rng(0)
     centroids = unit(rng.normal(size=(130, 384)))
     centroids[70:] = unit(centroids[:60] + 1e-7 * rng.normal(size=(60, 384)))
-    return unit(rng.normal(size=(1500, 384))), clusters_of(0.01 * rng.normal(size=384), centroids)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 999])
-def test_neither_batches_nor_blocks_nor_threads_change_the_bytes(hard, rows, monkeypatch):
-    vectors, clusters = hard
+    vectors, clusters = (
+        unit(rng.normal(size=(1500, 384))),
+        clusters_of(0.01 * rng.normal(size=384), centroids),
+    )
     with threadpool_limits(limits=1):
         labels, distances = assign(vectors, clusters)
     order = np.random.default_rng(rows).permutation(len(vectors))

@@ -53,20 +53,15 @@ def test_document_frequency_equals_the_count_of_sets(documents):
     assert found.tolist() == slow_pool.count_documents(ids, lengths, VOCABULARY)
 
 
-@pytest.fixture(scope="module")
-def corpus():
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_neither_threads_nor_other_documents_change_the_bytes_of_a_vector(threads):
+    rng, of_model = np.random.default_rng(1), model(vocabulary=3000, dim=67)
     lengths = rng.integers(0, 300, 200)
     lengths[[0, 50, 199]] = 0
     lengths[7] = 20_000
-    return rng.integers(0, 3000, lengths.sum()).astype(np.uint16), lengths
-
-
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_neither_threads_nor_other_documents_change_the_bytes_of_a_vector(corpus, threads):
-    (ids, lengths), of_model = corpus, model(vocabulary=3000, dim=67)
-    together = pool(*corpus, *of_model)
-    assert together.tobytes() == pool(*corpus, *of_model, threads=threads).tobytes()
+    ids = rng.integers(0, 3000, lengths.sum()).astype(np.uint16)
+    together = pool(ids, lengths, *of_model)
+    assert together.tobytes() == pool(ids, lengths, *of_model, threads=threads).tobytes()
     for d in (0, 1, 7, 8, 199):
         own = ids[lengths[:d].sum() : lengths[: d + 1].sum()]
         assert pool(own, lengths[d : d + 1], *of_model).tobytes() == together[d].tobytes()

@@ -28,17 +28,11 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bootstrap")
-    return directory, train(TEXTS, directory, vocab_size=400, dim=24)[1]
-
-
 @pytest.mark.slow
-def test_transformers_loads_all_of_it(trained):
+def test_transformers_loads_all_of_it(tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    directory, report = trained
+    directory, (_, report) = tmp_path, train(TEXTS, tmp_path, vocab_size=400, dim=24)
     assert 257 < report["vocabulary"] <= 400 and 0 < report["rank"] <= report["dim"] == 24
     config = AutoConfig.from_pretrained(directory)
     assert (config.model_type, config.hidden_size, config.vocab_size) == ("llama", 24, report["vocabulary"])

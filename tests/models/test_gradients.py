@@ -20,7 +20,7 @@ from dagster_divorder.errors import InputError
 from dagster_divorder.models.embed import NOT_FINITE
 from dagster_divorder.models.gradients import GradientModel, load, signs
 from dagster_divorder.models.pretrained import quiet
-from dagster_divorder.models.spec import EmbeddingSpec, read_spec
+from dagster_divorder.models.spec import read_spec
 from tests.conftest import examples
 from tests.tiny_models import (
     CAUSAL,
@@ -39,28 +39,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return causal_checkpoints(tmp_path_factory.mktemp("models"))
 
 
-def spec_of(folder: Path) -> EmbeddingSpec:
-    spec = read_spec(folder, pooling="last")
-    return dataclasses.replace(spec, window=min(spec.window, CONTEXT), suffix=())
-
-
 def opened(folder: Path, **options: Any) -> GradientModel:
-    options = {"layers": 2, "dims": 64, "seed": 0, **options}
-    return load(folder, spec_of(folder), **options)
-
-
-def batch(*lengths: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (B, L), where what is padding is as random as the rest, and lengths, longest first."""
-    lengths = tuple(sorted(lengths, reverse=True))
-    ids = np.random.default_rng(seed).integers(1, 400, (len(lengths), lengths[0]))
-    return ids, np.array(lengths)
-
-
-def plain(folder: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    with quiet():
-        return AutoModelForCausalLM.from_pretrained(folder)
+    spec = read_spec(folder, pooling="last")
+    spec = dataclasses.replace(spec, window=min(spec.window, CONTEXT), suffix=())
+    return load(folder, spec, **{"layers": 2, "dims": 64, "seed": 0, **options})
 
 
 def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -82,9 +64,14 @@ def autograd(model: Any, layers: int, ids: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", [*CAUSAL, "bootstrap"])
 def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers: int) -> None:
+    from transformers import AutoModelForCausalLM
+
     folder = checkpoints(kind)
-    model, theirs = opened(folder, layers=layers), plain(folder)
-    ids, lengths = batch(CONTEXT, 31, 30, 2, 1)
+    model = opened(folder, layers=layers)
+    with quiet():
+        theirs = AutoModelForCausalLM.from_pretrained(folder)
+    # What is padding is as random as the rest.
+    lengths, ids = np.array([CONTEXT, 31, 30, 2, 1]), np.random.default_rng(0).integers(1, 400, (5, CONTEXT))
     found = model.gradients(ids, lengths)
     for row, length in enumerate(lengths.tolist()):
         if length == 1:
@@ -100,11 +87,6 @@ def test_gradients_are_those_of_autograd(checkpoints: Folders, kind: str, layers
         assert bool(left_out) == (kind == "mixtral") and all("experts" in name for name in left_out)
 
 
-@pytest.fixture(scope="module")
-def llama(checkpoints: Folders) -> GradientModel:
-    return opened(checkpoints("llama"))
-
-
 def documents(number: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Ids end to end, and lengths: of some tokens, of one, of none, of more than a window."""
     rng = np.random.default_rng(3)
@@ -113,8 +95,8 @@ def documents(number: int = 12) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_vector_is_the_projected_gradient_whatever_the_batches(llama: GradientModel) -> None:
-    ids, lengths = documents()
+def test_a_vector_is_the_projected_gradient_whatever_the_batches(checkpoints: Folders) -> None:
+    llama, (ids, lengths) = opened(checkpoints("llama")), documents()
     expected = np.zeros((len(lengths), 64))
     starts = np.cumsum(lengths) - lengths
     for row, (start, length) in enumerate(

@@ -148,10 +148,10 @@ def test_numbers_are_short(value: float | None, said: str) -> None:
 
 def test_a_chart_is_the_same_whatever_the_users_style_in_the_pages_colours_and_typeface() -> None:
     first = body(lengths())
-    before = dict(mpl.rcParams)
     with mpl.rc_context({"font.size": 30, "svg.fonttype": "path", "savefig.bbox": "tight"}):
+        before = dict(mpl.rcParams)
         assert body(lengths()) == first
-    assert dict(mpl.rcParams) == before
+        assert dict(mpl.rcParams) == before
     assert "font-family" not in first
     assert not re.search(r"#[0-9a-f]{6}", first)
     used = set(re.findall(r"var\(--([a-z]+)\)", first))
