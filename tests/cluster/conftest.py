@@ -1,6 +1,5 @@
-"""What the tests of object storage and of Ray share."""
+"""What the tests of object storage share."""
 
-from tests.cluster.ray_cluster import ray_address, ray_nodes
 from tests.cluster.weed import new_place, proxy, weed
 
-__all__ = ["new_place", "proxy", "ray_address", "ray_nodes", "weed"]
+__all__ = ["new_place", "proxy", "weed"]

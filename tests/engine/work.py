@@ -11,6 +11,10 @@ from dagster_divorder.engine.local import count_workers, worker_number
 from dagster_divorder.errors import InputError
 
 
+def square(number: int) -> int:
+    return number * number
+
+
 def about_worker(_: int) -> tuple[int, str | None, int, str | None, int]:
     """A worker's number, threads of two kinds, pool of memory, and process."""
     variables = os.environ

@@ -1,24 +1,36 @@
-"""The stream of rows reaches the ranks in the order of the plan, and goes on exactly under other ranks and workers.
-
-Every export here has rows of two tokens of which no two are alike, so that what a batch holds says which rows it is.
-"""
+"""The stream of rows reaches the ranks in the order of the plan, and goes on exactly with other ranks and workers.
+So do ranks of equal cost, and docs/train.py."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from dagster_divorder.core.ranks import slowest_rank
 from dagster_divorder.errors import InputError
 from dagster_divorder.readers import loading
-from dagster_divorder.torch import GlobalBatchSampler, SequenceDataset, SequenceStream
+from dagster_divorder.torch import (
+    GlobalBatchSampler,
+    SequenceDataset,
+    SequenceStream,
+    open_export,
+)
 from tests.conftest import examples
 from tests.readers.made import write_export
 
@@ -222,3 +234,167 @@ def test_rank_and_world_size_are_what_torchrun_sets(
         assert consumed([iter(SequenceStream(path))], 1) == rows[:BATCH]
     finally:
         dist.destroy_process_group()
+
+
+DEALT = 24
+LENGTHS = np.random.default_rng(0).lognormal(3, 1.2, 400).astype(int).clip(1, 64).tolist()
+RANKS = [(1, 1), (2, 3), (4, 2), (8, 1), (3, 8), (2, 12)]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("exports")
+    for method in ("best_fit", "none"):
+        corpus = {"lengths": LENGTHS, "length": 64, "method": method, "epochs": 2, "end_of_text": False}
+        write_export(folder / method, "parquet", corpus, batch=DEALT)
+    return {path.name: path for path in folder.iterdir() if not path.name.startswith("_")}
+
+
+def streams(path: Path, world: int, micro: int, **options: Any) -> list[SequenceStream]:
+    return [
+        SequenceStream(path, world_size=world, rank=rank, micro_batch=micro, equal_ranks=True, **options)
+        for rank in range(world)
+    ]
+
+
+def rows_read(
+    path: Path, world: int, micro: int, begin: int = 0, end: int | None = None
+) -> list[list[list[int]]]:
+    """By micro-step and rank, the rows of the plan's order that samplers give."""
+    readers = [iter(stream.sampler) for stream in streams(path, world, micro)]
+    steps = list(zip(*([list(rows) for rows in reader] for reader in readers), strict=True))
+    return [[list(rank) for rank in step] for step in steps][begin:end]
+
+
+@pytest.mark.parametrize(("world", "micro"), RANKS)
+def test_batches_keep_their_rows_and_ranks_wait_less(
+    exports: dict[str, Path], world: int, micro: int
+) -> None:
+    path = exports["best_fit"]
+    export = open_export(path)
+    read = np.array(rows_read(path, world, micro)).reshape(-1, DEALT)
+    whole = len(export) // DEALT * DEALT
+    assert np.array_equal(np.sort(read, axis=1), np.arange(whole).reshape(-1, DEALT))
+    lengths, documents = export.block(range(whole)).documents
+    costs = np.add.reduceat(lengths.astype(float) ** 2, np.cumsum(documents) - documents)
+    assert np.array_equal(export.costs(range(whole), padded=False), costs)
+    dealt = slowest_rank(costs[read.ravel()], world, micro)
+    assert dealt <= slowest_rank(costs, world, micro) + 1e-9
+    if (world, micro) == (2, 3):
+        assert dealt < 1.06
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(before=st.sampled_from(RANKS), after=st.sampled_from(RANKS), part=st.floats(0, 1))
+def test_a_training_goes_on_exactly(
+    exports: dict[str, Path], before: tuple[int, int], after: tuple[int, int], part: float
+) -> None:
+    path = exports["best_fit"]
+    first, second = streams(path, *before), streams(path, *after)
+    step, steps = before[0] * before[1], len(first[0])
+    done = int(part * steps)
+    readers = [iter(stream) for stream in first]
+    for _ in range(done):
+        for reader in readers:
+            next(reader)
+    state = first[0].state_dict()
+    assert state["samples"] == done * step
+    if state["samples"] % DEALT and before != after:
+        with pytest.raises(InputError, match=r"(inside a batch whose rows were dealt|where no step of)"):
+            second[0].load_state_dict(state)
+        return
+    for stream in second:
+        stream.load_state_dict(state)
+    rest = [list(stream.sampler) for stream in second]
+    expected = rows_read(path, *after, begin=state["samples"] // (after[0] * after[1]))
+    assert [[list(rows) for rows in rank] for rank in zip(*rest, strict=True)] == expected
+
+
+def test_a_state_inside_a_batch_is_for_rows_that_are_dealt_alike(exports: dict[str, Path]) -> None:
+    path = exports["best_fit"]
+    plain = SequenceStream(path, world_size=2, rank=0, micro_batch=3)
+    reader = iter(plain)
+    next(reader)
+    with pytest.raises(
+        InputError, match="dealt to ranks as 'they come', and they are dealt as '2 x 3 at reading'"
+    ):
+        streams(path, 2, 3)[0].load_state_dict(plain.state_dict())
+
+
+def test_rows_that_are_not_packed_are_padded_to_their_micro_batch(exports: dict[str, Path]) -> None:
+    path = exports["none"]
+    blocks = [next(iter(stream)) for stream in streams(path, 2, 3)]
+    for block in blocks:
+        lengths = block["attention_mask"].sum(1)
+        assert block["input_ids"].shape == block["labels"].shape == (3, int(lengths.max()))
+    export = open_export(path)
+    read = np.array(rows_read(path, 4, 2)).reshape(-1, 2)
+    lengths = export.costs(read.ravel(), padded=True).reshape(-1, 2)
+    padded = lengths.max(1).sum() * 2 / lengths.sum() - 1
+    as_they_come = export.costs(range(read.size), padded=True).reshape(-1, 2)
+    assert padded < 0.06 < as_they_come.max(1).sum() * 2 / as_they_come.sum() - 1
+    flat = next(iter(SequenceStream(path, world_size=1, rank=0, form="flattened", equal_ranks=True)))
+    assert flat["input_ids"].shape[1] == export.costs(range(DEALT), padded=True).sum()
+
+
+def test_what_has_no_costs_is_refused(tmp_path: Path) -> None:
+    write_export(tmp_path / "old", "parquet", {"lengths": [8] * 9}, batch=2, files_without=("rows.arrow",))
+    with pytest.raises(InputError, match=r"has no table of its rows; .* export again"):
+        SequenceStream(tmp_path / "old", world_size=1, rank=0, equal_ranks=True)
+
+
+SCRIPT = Path(__file__).parents[2] / "docs/train.py"
+STEP = 4
+
+
+def batches(printed: str) -> dict[int, str]:
+    """The hash of the tokens of each global batch that a training read, by the batch's number."""
+    return {
+        int(number): tokens
+        for number, tokens in re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", printed)
+    }
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = {"lengths": [17] * 20, "length": 16, "vocabulary": 300, "method": "best_fit"}
+    stream = write_export(tmp_path / "export", "parquet", corpus, batch=STEP)
+    rows = np.full((len(stream), 16), 299, np.int64)
+    for row, documents in zip(rows, stream, strict=True):
+        ids = [token for document in documents for token in document]
+        row[: len(ids)] = ids
+    whole = len(stream) // STEP
+    expected = {
+        number + 1: hashlib.sha256(rows[number * STEP : (number + 1) * STEP]).hexdigest()[:16]
+        for number in range(whole)
+    }
+    monkeypatch.chdir(tmp_path)
+
+    def train(steps: int, ranks: int) -> dict[int, str]:
+        """Rank 0 runs here, where torch is imported. Of torchrun the script needs no more than what it sets."""
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        settings = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        command = [sys.executable, str(SCRIPT), "export", str(steps)]
+        others = [
+            subprocess.Popen(command, env={**os.environ, **settings, "RANK": str(rank)})
+            for rank in range(1, ranks)
+        ]
+        for name, value in {**settings, "RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", command[1:])
+        try:
+            runpy.run_path(str(SCRIPT))
+            assert [other.wait(timeout=60) for other in others] == [0] * (ranks - 1)
+        finally:
+            for other in others:
+                other.kill()
+        return batches(capsys.readouterr().out)
+
+    before, after = train(2, ranks=2), train(0, ranks=1)
+    assert list(before) == [1, 2]
+    assert list(after) == list(range(3, whole + 1))
+    assert before | after == expected

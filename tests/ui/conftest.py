@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ui.browser import CHROMIUM, new_page, open_browser
+from tests.ui.pages import CHROMIUM, new_page, open_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

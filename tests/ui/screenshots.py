@@ -18,10 +18,11 @@ from dagster_divorder import load_settings
 from dagster_divorder.settings import Settings
 from dagster_divorder.summary import summarise
 from dagster_divorder.view.answer import as_text
-from tests.ui.browser import new_page, open_browser
 from tests.ui.dagster_dev import DagsterDev
 from tests.ui.pages import (
     materialise_all,
+    new_page,
+    open_browser,
     open_graph,
     open_metrics,
     show_orders,
