@@ -30,7 +30,7 @@ from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
 from tests.conftest import TOPICS, over, small_settings, topic_records, write_jsonl
-from tests.pipeline.runs import Make
+from tests.pipeline.runs import Make, ran
 
 
 def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -45,19 +45,11 @@ def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
     return made
 
 
-def named(settings: Settings) -> dict[str, Any]:
-    """Names and examples of the clusters."""
-    run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
-    return load_named(open_run(settings))
-
-
 def test_every_cluster_has_a_name_an_example_and_figures(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", records(50))
-    made = small_settings(tmp_path, order={"traits": {"cluster": 1.0, "topic": 1.0}})
-    run_all(made, Silent())
-    run = open_run(made)
+    run = ran(small_settings(tmp_path, order={"traits": {"cluster": 1.0, "topic": 1.0}}))
     names, examples = load_names(run), load_named(run)["examples"]
-    documents = load_results(made.store.path).documents
+    documents = load_results(run.settings.store.path).documents
     assert documents["cluster_name"].tolist() == [names[label] for label in documents["cluster"]]
     for name, of in documents.groupby("cluster_name", observed=True):
         topic = of["topic"].mode()[0]
@@ -91,7 +83,7 @@ def test_the_sample_is_spread_over_the_clusters(tmp_path: Path, monkeypatch: pyt
     vectors = np.repeat(np.eye(2, dtype=np.float32), [50, 4], axis=0)
     np.save(tmp_path / "own.npy", vectors + np.random.default_rng(0).normal(0, 0.01, vectors.shape))
     own = {"kind": "external", "path": tmp_path / "own.npy"}
-    named(small_settings(tmp_path, clusters={"k": 2}, embedding=own))
+    load_named(ran(small_settings(tmp_path, clusters={"k": 2}, embedding=own), "clusters"))
     assert np.bincount(np.array(sampled) >= 50).tolist() == [10, 4]
 
 

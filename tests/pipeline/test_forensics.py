@@ -203,8 +203,12 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
 def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "divorder.toml"
-    file.write_text("# mine\n[sequence]\nlength = 64 # short\n")
+    file, mine, tokens = (
+        tmp_path / "divorder.toml",
+        "# mine\n[sequence]\nlength = 64 # short\n",
+        3 * BATCH * LENGTH,
+    )
+    file.write_text(mine)
 
     def load(config: str | None) -> Settings:
         order = tomllib.loads(file.read_text()).get("order", {}) if file.exists() else {}
@@ -215,14 +219,9 @@ def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     assert main(["freeze", "--step", "3"]) == 0
     said = capsys.readouterr().out
     held = plan_freeze(settings, step=3).plan
-    assert (
-        f"the first {3 * BATCH * LENGTH} tokens of plan {held} stay: 12 sequences of 64, 3 steps of 4" in said
-    )
+    assert f"the first {tokens} tokens of plan {held} stay: 12 sequences of 64, 3 steps of 4" in said
     assert "the next run may move the" in said and f"written into {file}" in said
-    assert (
-        file.read_text()
-        == f"# mine\n[sequence]\nlength = 64 # short\n\n[order]\nfrozen_tokens = {3 * BATCH * LENGTH}\n"
-    )
+    assert file.read_text() == f"{mine}\n[order]\nfrozen_tokens = {tokens}\n"
     written = file.read_bytes()
     assert main(["freeze", "--step", "9999"]) == 1 and "step is 9,999" in capsys.readouterr().err
     assert file.read_bytes() == written

@@ -157,17 +157,13 @@ def spans_of(masks: Sequence[np.ndarray]) -> Spans:
     return Spans(first - document[first], last - document[first])
 
 
-def _document(stored: Tokens, item: int) -> int:
-    return int(stored.records[item])
-
-
 def masks_of(rows: Rows) -> list[list[bool]]:
     """Of every row, whether each of its tokens is trained on, found one by one."""
     stored, masks = rows.stored, []
     for runs in runs_of(rows):
         mask: list[bool] = []
         for record, start, ids in runs:
-            document: list[bool] = stored.files.masks[_document(stored, record)].tolist()  # type: ignore[attr-defined]
+            document: list[bool] = stored.files.masks[int(stored.records[record])].tolist()  # type: ignore[attr-defined]
             # An end-of-text token is trained on where the last token of its document is.
             mask += [*document, bool(document) and document[-1]][start : start + len(ids)]
         masks.append(mask)
@@ -192,7 +188,7 @@ def runs_of(rows: Rows) -> list[Runs]:
         runs: Runs = []
         for run in range(plan.indptr[sequence], plan.indptr[sequence + 1]):
             record, start, length = (int(column[run]) for column in (plan.document, plan.start, plan.length))
-            document = stored.files.documents[_document(stored, record)].tolist()  # type: ignore[attr-defined]
+            document = stored.files.documents[int(stored.records[record])].tolist()  # type: ignore[attr-defined]
             runs.append((record, start, [*document, stored.end_of_text][start : start + length]))
         row_runs.append(runs)
     return row_runs

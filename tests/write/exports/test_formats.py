@@ -38,10 +38,6 @@ from tests.write.exports.made import (
     runs_of,
 )
 
-TOKENS = [*FORMATS]
-"""Formats that hold tokens."""
-
-
 Masks = list[list[bool]]
 
 
@@ -103,7 +99,7 @@ def check(name: str, rows: Rows, shard_bytes: int = 1 << 20) -> None:
     assert list(again.entries.items()) == list(folder.entries.items())
 
 
-@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
@@ -115,7 +111,7 @@ def test_every_format_reads_back(name: str, data: st.DataObject) -> None:
         check(name, rows, data.draw(st.sampled_from([1, 100, 1 << 20])))
 
 
-@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_ids_of_two_bytes_take_two_wherever_the_trainer_reads_them(name: str) -> None:
     with tempfile.TemporaryDirectory() as path:
         dtypes = {
