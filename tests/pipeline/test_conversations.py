@@ -5,6 +5,7 @@ reads, and never the form in which a store keeps them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,31 +235,22 @@ def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Ma
     assert as_it_was["worst"] > ours["worst"]
 
 
-TOPIC_NAMES = sorted(TOPICS)
-
-
 def exchange(number: int) -> dict[str, Any]:
     """A conversation of a source: those of `long` ask much and answer little, those of `short` the reverse."""
     asks, answers = (40, 5) if number % 2 else (5, 40)
-    messages: list[dict[str, Any]] = []
+    topic, messages = sorted(TOPICS)[number % 4], list[dict[str, Any]]()
     for turn in range(1 + number % 3):
-        messages.append(
-            {"role": "user", "content": topic_text(TOPIC_NAMES[number % 4], 2 * number + turn, asks)}
-        )
-        messages.append(
-            {"role": "assistant", "content": topic_text(TOPIC_NAMES[number % 4], 7 * number + turn, answers)}
-        )
+        messages += [
+            {"role": "user", "content": topic_text(topic, 2 * number + turn, asks)},
+            {"role": "assistant", "content": topic_text(topic, 7 * number + turn, answers)},
+        ]
     return {"messages": messages, "source": "long" if number % 2 else "short", "turns": "mine"}
 
 
 @pytest.fixture
-def exchanges(tmp_path: Path) -> Path:
-    return write_jsonl(tmp_path / "docs.jsonl", [exchange(number) for number in range(120)])
-
-
-def settings_of(make: Make, **sections: Any) -> Settings:
-    inputs = {"format": "messages", "source_field": "source"}
-    return make(**({"input": inputs} | sections))
+def exchanging(make_settings: Make, tmp_path: Path) -> Make:
+    write_jsonl(tmp_path / "docs.jsonl", [exchange(number) for number in range(120)])
+    return partial(make_settings, input={"format": "messages", "source_field": "source"})
 
 
 def trained_tokens(run: Run) -> np.ndarray:
@@ -272,10 +264,8 @@ def test_an_end_of_text_token_is_trained_on_where_the_token_before_it_is() -> No
     assert mask.within(np.arange(3), 0, np.array([2, 2, 0])).tolist() == [1, 0, 0]
 
 
-def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
-    make_settings: Make, exchanges: Path
-) -> None:
-    left = ran(settings_of(make_settings, sequence={"length": 1024, "batch": 4}), "sequence_order")
+def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(exchanging: Make) -> None:
+    left = ran(exchanging(sequence={"length": 1024, "batch": 4}), "sequence_order")
     traits, packed = load_traits(left), load_packed(left)
     items = sequence_items(left, load_stream(left), packed)
     counted = items.counts[:, items.groups == 0].sum()
@@ -288,20 +278,20 @@ def test_the_order_of_sequences_balances_all_tokens_beside_the_trained_ones(
     assert 0 < counted < packed.length.sum()
 
 
-def test_turns_are_a_trait(make_settings: Make, exchanges: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_are_a_trait(exchanging: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bin_edges, traits_stage):
         monkeypatch.setattr(module, "BINS", 5)
-    left = ran(settings_of(make_settings, order={"traits": {"cluster": 1.0, "turns": 1.0}}), "traits")
-    turns = np.array([len(record["messages"]) for record in read_jsonl(exchanges)])
+    left = ran(exchanging(order={"traits": {"cluster": 1.0, "turns": 1.0}}), "traits")
+    turns = np.array([len(record["messages"]) for record in map(exchange, range(120))])
     codes = load_traits(left).codes["turns"]
     assert (np.diff(codes[np.argsort(turns, kind="stable")]) >= 0).all()
     assert len(np.unique(codes)) == 3
 
 
 @pytest.mark.parametrize("too_long", ["truncate", "cut"])
-def test_what_packing_leaves_out_does_not_count(make_settings: Make, exchanges: Path, too_long: str) -> None:
+def test_what_packing_leaves_out_does_not_count(exchanging: Make, too_long: str) -> None:
     """Neither of a record in the order of documents and in mixes, nor in the measures of any order."""
-    settings = settings_of(make_settings, sequence={"length": 150}, packing={"too_long": too_long})
+    settings = exchanging(sequence={"length": 150}, packing={"too_long": too_long})
     left = ran(settings, "diversity_metrics")
     traits, packed = load_traits(left), load_packed(left)
     mask = load_loss_mask(left)
@@ -311,8 +301,8 @@ def test_what_packing_leaves_out_does_not_count(make_settings: Make, exchanges: 
     assert {figures["tokens"] for figures in load_metrics(left).values()} == {of_plan.sum()}
 
 
-def test_shares_of_a_mix_are_of_trained_tokens(make_settings: Make, exchanges: Path) -> None:
-    settings = settings_of(make_settings, mixing={"trait": "source", "weights": {"long": 0.5, "short": 0.5}})
+def test_shares_of_a_mix_are_of_trained_tokens(exchanging: Make) -> None:
+    settings = exchanging(mixing={"trait": "source", "weights": {"long": 0.5, "short": 0.5}})
     left = ran(settings, "sequence_order")
     stream = load_stream(left)
     of_source = np.bincount(stream.traits.codes["source"], stream.traits.counted)
@@ -421,8 +411,7 @@ def test_what_is_trained_on_is_told_apart(folder: Path, capsys: pytest.CaptureFi
     run = open_run(settings)
     table = load_results(folder / "store").documents
     mask = load_loss_mask(run)
-    own = mask.within(np.arange(len(run.view)), 0, np.diff(mask.begins))
-    assert table["trained_tokens"].tolist() == own.tolist()
+    assert table["trained_tokens"].tolist() == trained_tokens(run).tolist()
     tokens, trained = int(table["tokens"].sum()), int(table["trained_tokens"].sum())
     packed = load_packed(run)
     documents = load_stream(run).record_of[packed.document]

@@ -19,7 +19,6 @@ import pytest
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.cli import main
 from dagster_divorder.core.evidence.training_evidence import HELD_OUT, Trained
-from dagster_divorder.core.measure import Feature
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.models import training
@@ -160,15 +159,6 @@ def drifting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=[False, True], ids=["documents", "documents with an end-of-text token"])
-def features(drifting: Path, request: pytest.FixtureRequest) -> tuple[Run, dict[str, Feature]]:
-    settings = drift_settings(drifting, packing={"end_of_text": request.param})
-    run_all(settings, Silent())
-    run = open_run(settings)
-    sample, *_ = stationarity.load_sample(run, load_stream(run))
-    return run, {feature.name: feature for feature in stationarity.features(run, load_traits(run), sample)}
-
-
 def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
     """Of each full sequence, in the order of training: (document, token id) for each of its tokens."""
     ids, lengths = (run.column("token_counts", name) for name in ("ids", "lengths"))
@@ -185,9 +175,12 @@ def tokens_of(run: Run) -> Iterator[list[tuple[int, int]]]:
         yield held
 
 
-def test_features_are_those_of_the_tokens(features: tuple[Run, dict[str, Feature]]) -> None:
+@pytest.mark.parametrize("end_of_text", [False, True])
+def test_features_are_those_of_the_tokens(drifting: Path, end_of_text: bool) -> None:
     """Token by token, with nothing of the code that makes them."""
-    run, found = features
+    run = runs.ran(drift_settings(drifting, packing={"end_of_text": end_of_text}))
+    sample, *_ = stationarity.load_sample(run, load_stream(run))
+    found = {feature.name: feature for feature in stationarity.features(run, load_traits(run), sample)}
     traits = load_traits(run)
     vectors = run.column("shallow_embeddings", "vectors")
     topics = [record["source"] for record in read_jsonl(Path(run.settings.input.paths[0]))]

@@ -111,9 +111,8 @@ def test_a_share_of_each_source_is_held_out_with_its_copies(tmp_path: Path, make
     assert {stage.scope for stage in make_plan(GRAPH, settings).stages} == {"nothing"}
 
 
-def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
-    tmp_path: Path, make_settings: Make
-) -> None:
+def test_twice_as_many_documents_hold_out_more_beside_what_is(tmp_path: Path, make_settings: Make) -> None:
+    """A source that was not there has its share."""
     records = topic_records(30)
     settings = make_settings(heldout={"documents": SHARE})
     write_jsonl(tmp_path / "docs.jsonl", records)
@@ -121,20 +120,7 @@ def test_an_append_leaves_what_is_held_out_and_removes_its_copies(
     assert sum(map(len, before.values())) == 12
 
     copies = [edited(record) for record in records if record["text"] in set.union(*before.values())]
-    records = [*copies, *topic_records(10, start=100), *records]
-    write_jsonl(tmp_path / "docs.jsonl", records)
-    planned = {stage.stage: stage.documents for stage in make_plan(GRAPH, settings).stages}
-    run = ran(settings, "repeats")
-    assert texts_by_source(run) == before
-    training = trained(run, records)
-    assert_no_copy(set.union(*before.values()), training)
-    assert not any(record in copies for record in training)
-    new = run.receipt("heldout_copies").figures["new_documents"]
-    assert planned["heldout_copies"] == new == len(copies) + 40
-    assert run.receipt("heldout").figures["fitted"].startswith("no")
-
-    # Twice as many: others join them, and a source that was not there has its share.
-    records += topic_records(60, start=200)
+    records = [*copies, *topic_records(70, start=100), *records]
     records += [
         {"text": f"{record['text']} again", "source": "new"} for record in topic_records(5, start=300)
     ]
