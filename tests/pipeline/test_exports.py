@@ -252,21 +252,18 @@ def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make
     """An edited file is another export, of another plan."""
     settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
     about, manifests = orjson.loads((checkpoint / "tokenizer_config.json").read_bytes()), []
+    added = orjson.loads((checkpoint / "tokenizer.json").read_bytes())["added_tokens"]
+    ids = {each["content"]: each["id"] for each in added}
     for token in (BOS, EOS):
         (checkpoint / "tokenizer_config.json").write_bytes(orjson.dumps({**about, "eos_token": token}))
         run_all(settings, Silent())
         folder = settings.exports.path / "parquet"
         manifests.append(orjson.loads(file_at(folder, EXPORT_MANIFEST).read_bytes()))
-        expected = token_id(checkpoint, token)
+        expected = ids[token]
         assert manifests[-1]["tokenizer"]["end_of_text"] == expected
         table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
         assert table["input_ids"].combine_chunks().flatten().to_pylist().count(expected) >= 20
     assert len({manifest["plan"] for manifest in manifests}) == 2
-
-
-def token_id(folder: Path, token: str) -> int:
-    added = orjson.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]
-    return {each["content"]: each["id"] for each in added}[token]
 
 
 def test_a_tokenizer_without_an_end_of_text_token_is_refused_before_texts_are_tokenised(

@@ -38,11 +38,6 @@ def vectors_of(texts: list[str], model: int = 0) -> np.ndarray:
     return np.array(rows, np.float32).reshape(len(texts), DIMS)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
-
-
 class Corpus:
     """An input file, the file of its vectors, and runs on them."""
 
@@ -85,7 +80,8 @@ def test_the_whole_pipeline_on_vectors_of_your_own(corpus: Corpus) -> None:
     report = made["external_embeddings"].figures
     assert (report["dim"], report["dtype"]) == (DIMS, "float64")
     assert report["rows"] == 64
-    expected = unit(vectors)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    expected = vectors / np.where(lengths > 0, lengths, 1)
     expected[60:] = expected[:4]
     found = load_results(corpus.folder / "store").embeddings
     assert np.abs(found - expected).max() < 1e-6

@@ -359,12 +359,6 @@ def versions(settings: Settings) -> dict[str, str]:
     return {stage: receipt.version for stage, receipt in receipts.items()}
 
 
-def lose_fit(store: Path, stage: str) -> Path:
-    (fit, *_) = (store / "fits" / stage).iterdir()
-    shutil.rmtree(fit)
-    return fit
-
-
 def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings, other = (make_settings(seed=seed) for seed in (0, 1))
@@ -377,7 +371,8 @@ def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings
     write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
     settings = make_settings()
     run_all(settings, Notes())
-    lost = lose_fit(settings.store.path, "centroids")
+    (lost,) = (settings.store.path / "fits/centroids").iterdir()
+    shutil.rmtree(lost)
     prune(GRAPH, LocalStore(settings.store.path))
     with pytest.raises(StoreError, match=re.escape(f"fit {lost} is missing")):
         run_all(settings, Notes())

@@ -9,7 +9,7 @@ import gzip
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +119,6 @@ def run_and_check(settings: Settings) -> dict[str, Receipt]:
     return receipts
 
 
-def new_documents(receipts: dict[str, Receipt]) -> int:
-    return int(receipts["token_counts"].figures["new_documents"])
-
-
 def test_every_record_of_every_input_is_ordered_with_its_own_fields(
     tmp_path: Path, corpus: Callable[..., Settings]
 ) -> None:
@@ -159,7 +155,7 @@ def test_a_change_of_one_input_gives_what_a_run_from_scratch_with_the_same_fits_
     shutil.move(tmp_path / "in/web/a.jsonl", tmp_path / "in/web/z.jsonl")
     receipts = run_and_check(settings)
     new = (read_raw(tmp_path / "in") - known).total()
-    assert new_documents(receipts) == new > 0
+    assert receipts["token_counts"].figures["new_documents"] == new > 0
     before = output_bytes(settings)
     prune(GRAPH, LocalStore(settings.store.path).open())
     # Every record is read anew where none is known.
@@ -249,11 +245,6 @@ def test_rejects_name_their_files(tmp_path: Path, make_settings: Make) -> None:
     assert named == [("x.jsonl", 41), ("y.parquet", 41)]
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file by name: when it was written, and its bytes."""
-    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize("pattern", ["**/*.json*", ""])
 def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
     tmp_path: Path, make_settings: Make, pattern: str
@@ -264,7 +255,8 @@ def test_three_runs_read_the_same_records_with_store_and_output_among_the_input(
     outputs = []
     for _ in range(3):
         run_all(settings)
-        outputs.append(files_of(settings.output.path))
+        files = settings.output.path.iterdir()
+        outputs.append({path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files})
         assert orjson.loads(outputs[-1]["curated_meta.json"][1])["counts"]["records"] == 60
         assert make_plan(GRAPH, settings).new_records == 0
     assert outputs[0] == outputs[1] == outputs[2]
@@ -307,17 +299,8 @@ def with_ids(per_topic: int = 15) -> list[dict[str, Any]]:
     return [{**record, "id": f"doc-{at}"} for at, record in enumerate(topic_records(per_topic))]
 
 
-def write_json(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """As Python writes them, with whole numbers of any size."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-
-
 def output_of(settings: Settings) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in settings.output.path.iterdir()}
-
-
-def made_anew(receipts: dict[str, Receipt]) -> set[str]:
-    return {stage for stage, receipt in receipts.items() if receipt.figures["new_documents"]}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -335,7 +318,8 @@ def test_ids_are_shown_and_nothing_that_does_not_show_them_is_made_again(
     planned = {stage.stage for stage in make_plan(GRAPH, named).stages if stage.scope != "nothing"}
     assert planned == {"ids", "curated_output"}
     receipts = run_all(named, Silent(), GRAPH.needed(named, "ordering_report"))
-    assert made_anew(receipts) == {"ids", "curated_output", "ordering_report"}
+    anew = {stage for stage, receipt in receipts.items() if receipt.figures["new_documents"]}
+    assert anew == {"ids", "curated_output", "ordering_report"}
     changed = {stage for stage in before if receipts[stage].version != before[stage]}
     assert changed == {"curated_output", "ordering_report"}
     assert load_results(named.store.path).documents["id"].tolist() == [f"doc-{at}" for at in range(60)]
@@ -378,7 +362,8 @@ def test_ids_keep_their_type_and_every_digit(
     records = [{"text": f"text {at}", "name": own} for at, own in enumerate(ids)]
     file = tmp_path / f"docs.{kind}"
     if kind == "jsonl":
-        write_json(file, records)
+        # As Python writes them, with whole numbers of any size.
+        file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     else:
         texts = [record["text"] for record in records]
         pq.write_table(pa.table({"text": texts, "name": ids}), file)
