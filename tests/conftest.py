@@ -59,6 +59,7 @@ gc.disable()
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+ROOT = Path(__file__).parents[1]
 NOMINAL = 40
 # Without a deadline: a machine that is busy otherwise is no failure.
 hypothesis.settings.register_profile("usual", max_examples=NOMINAL // 2, deadline=None)

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import variables_without
-from tests.page_needs import ROOT
+from tests.conftest import ROOT, variables_without
 
 NOTEBOOK = ROOT / "docs/notebooks/first_order.ipynb"
 

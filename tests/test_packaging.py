@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 import dagster_divorder
-from tests.conftest import topic_records, variables_without, write_jsonl
+from tests.conftest import ROOT, topic_records, variables_without, write_jsonl
 
-ROOT = Path(__file__).parent.parent
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 SMALL = {"ADVANCED__VOCAB_SIZE": "512", "ADVANCED__TOKEN_DIMS": "16", "CLUSTERS__K": "4"}
 

@@ -21,7 +21,7 @@ from dagster_divorder.cli import GROUPS, command_parser
 from dagster_divorder.settings import Settings, load_settings
 from dagster_divorder.settings.loading import valid_keys
 from dagster_divorder.stages import run_all
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import ROOT, topic_records, write_jsonl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs/site"))
 
@@ -29,7 +29,6 @@ import example
 import pages
 import reference
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

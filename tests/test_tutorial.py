@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import variables_without
+from tests.conftest import ROOT, variables_without
 from tests.faults.runner import REPORTING, Runner
-from tests.page_needs import ROOT
 
 
 def commands(page: str, documents: int) -> list[str]:

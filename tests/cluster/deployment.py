@@ -20,8 +20,8 @@ import psutil
 import yaml
 
 from tests.cluster.weed import die_with_parent, free_ports
-from tests.conftest import variables_without
-from tests.ui.dagster_dev import READY_SECONDS, ROOT, DagsterDev, until
+from tests.conftest import ROOT, variables_without
+from tests.ui.dagster_dev import READY_SECONDS, DagsterDev, until
 
 DEPLOY = ROOT / "deploy"
 SERVICES = ("postgres:5432", "s3:8333", "ray-head:6379", "code:4000", "webserver:3000")

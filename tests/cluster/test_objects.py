@@ -28,7 +28,7 @@ from dagster_divorder.store.base import Store
 from dagster_divorder.store.objects import store_at
 from dagster_divorder.store.remote import connect
 from dagster_divorder.store.state import load_state
-from tests.cluster.proxy import Fault, Proxy, Request
+from tests.cluster.weed import Fault, Proxy, Request
 from tests.conftest import topic_records, write_jsonl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("small_fragments")]

@@ -24,7 +24,7 @@ from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.stages.output import curated_output, exports
 from dagster_divorder.write import permute
 from dagster_divorder.write.exports import rows
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import ROOT, topic_records, write_jsonl
 from tests.engine.work import (
     die_at_three,
     die_once,
@@ -35,7 +35,6 @@ from tests.engine.work import (
     square,
 )
 
-ROOT = Path(__file__).parents[2]
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 SOON = {"health_check_period_ms": 500}
 """A dead node, which refuses to be asked, is noticed in three seconds, not in sixteen; one that is slow is not dead."""

@@ -19,7 +19,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from dagster_dg_cli.cli import create_dg_cli
 
 from dagster_divorder import DivOrderComponent, build_definitions, load_settings
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import ROOT, topic_records, write_jsonl
 from tests.defs.conftest import CONFIG, run_command
 
 TYPE = "dagster_divorder.DivOrderComponent"
@@ -154,9 +154,6 @@ def test_a_scaffold_of_no_corpus_leaves_nothing(
 def test_every_attribute_has_a_description() -> None:
     for name, attribute in DivOrderComponent.get_model_cls().model_fields.items():
         assert attribute.description, name
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_dg_lists_the_component() -> None:

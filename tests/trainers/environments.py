@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 FOLDER = os.environ.get("TRAINERS")
 """Where the packages are, as `make test-trainers` says; elsewhere these tests are skipped."""
 

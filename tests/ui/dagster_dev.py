@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 
 from dagster_graphql import DagsterGraphQLClient
 
-from tests.conftest import variables_without
+from tests.conftest import ROOT, variables_without
 
 Found = TypeVar("Found")
 
-ROOT = Path(__file__).parent.parent.parent
 READY_SECONDS = 180.0
 RUN_SECONDS = 400.0
 POLL_SECONDS = 0.5

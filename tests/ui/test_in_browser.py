@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dagster_divorder.stages.output.ordering_report import PAGE
-from tests.conftest import write_jsonl
+from tests.conftest import ROOT, write_jsonl
 from tests.pipeline.test_ordering_report import hostile_records, report, settings_of
 
 if TYPE_CHECKING:
@@ -115,9 +115,6 @@ def test_the_report_prints(page: Page, file: Path) -> None:
     folded = page.locator("details.table:not([open]) table").first
     assert folded.evaluate("of => of.getBoundingClientRect().height") > 0
     assert page.pdf(format="A4").startswith(b"%PDF")
-
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
