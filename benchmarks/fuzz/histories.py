@@ -53,7 +53,8 @@ WORDS = {
     "c": "train track signal platform guard wagon steam bridge rain",
 }
 STRATEGIES = ("balanced", "f3", "stratified", "random", "original", "round_robin", "block_shuffle")
-DIFFERENT = ("curated_meta.json", "embeddings.npy")
+LEFT_OUT = "left_out.parquet"
+DIFFERENT = ("curated_meta.json", "embeddings.npy", LEFT_OUT)
 """Files of an output that name its store, or are equal to within rounding."""
 
 Sections = dict[str, dict[str, Any]]
@@ -428,6 +429,12 @@ class History:
             for folder in (fresh.output.path, self.folder / "out")
         )
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
+        if fresh.selects:
+            # Weights come from gradients, which are equal to 1e-5.
+            left_out = [
+                pd.read_parquet(folder / LEFT_OUT) for folder in (self.folder / "out", fresh.output.path)
+            ]
+            pd.testing.assert_frame_equal(*left_out, rtol=0, atol=1e-5)
 
 
 def walk(number: int, folder: Path | None = None, kind: type[History] = History) -> History:

@@ -117,7 +117,7 @@ ALL_CHOICES = CHOICES | {
 NOT_DRAWN = {
     *("input.paths", "store.path", "output.path", "exports.path", "embedding.path"),  # places
     "order.cut",  # ids of documents
-    "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_extend.py)
+    "order.append",  # "extend" gives another order than a run from scratch (tests/pipeline/test_published.py)
     *("mixing.total_tokens", "mixing.max_repeats"),  # only with mixing.weights
     "input.source",
     "exports.equal_ranks",  # only with exports.world_size and exports.micro_batch

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from dagster_divorder import load_results, run_all, where
 from dagster_divorder.core.measure.vendi import gram, vendi
+from dagster_divorder.core.mix.selection import semdedup
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import InputError, SettingsError
 from dagster_divorder.models.bootstrap import END
@@ -403,6 +404,15 @@ def selecting(make_settings: Make, corpus: Path, **selection: Any) -> Settings:
 
 
 @pytest.mark.slow
+def test_semdedup_weighs_records_by_its_distances(corpus: Path, make_settings: Make) -> None:
+    settings = selecting(make_settings, corpus, method="semdedup", tokens=900)
+    run = ran(settings, "subset_selection")
+    chosen = load_results(settings.store.path).selection
+    rows = np.flatnonzero(chosen.reason.isin(["selected", "lower weight"]))
+    vectors = map_vectors(run.store, run.view, run.receipt("gradient_embeddings"))
+    np.testing.assert_array_equal(chosen.weight[rows], semdedup(vectors, rows, seed=settings.seed))
+
+
 def test_what_is_chosen_is_trained_on_and_the_rest_is_listed(corpus: Path, make_settings: Make) -> None:
     with corpus.open("ab") as file:
         file.write(b'{"text": "a"}\n')  # without a next token, and so without a gradient
