@@ -430,7 +430,6 @@ class History:
         )
         assert [name for name in {*expected, *found} if expected.get(name) != found.get(name)] == []
         if fresh.selects:
-            # Weights come from gradients, which are equal to 1e-5.
             left_out = [
                 pd.read_parquet(folder / LEFT_OUT) for folder in (self.folder / "out", fresh.output.path)
             ]

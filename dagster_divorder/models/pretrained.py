@@ -173,7 +173,8 @@ def _says_all(directory: Path) -> bool:
     special = [None, *(token["content"] for token in added if token.get("special"))]
     named = [value for name, value in config.items() if name.endswith("_token")]
     for name in ("additional_special_tokens", "extra_special_tokens"):
-        named += config.get(name) or []
+        further = config.get(name) or []
+        named += further if isinstance(further, list) else [further]
     return (
         config.keys() <= CHANGE_NOTHING
         and all(token in special for token in named)

@@ -81,6 +81,16 @@ SAVED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "of Llama, whole": ("cl100k", WHOLE),
     "of Llama, saved by transformers 5": ("cl100k", SAVED_BY_5),
+    "of Llama, with named control tokens, as of version 4": (
+        "cl100k",
+        {
+            "config": LLAMA,
+            "tokenizer_config": {
+                **SAVED_BY_5["tokenizer_config"],
+                "extra_special_tokens": {"image_token": "<|image|>"},
+            },
+        },
+    ),
     "of Llama, with a further control token": (
         "cl100k",
         {
