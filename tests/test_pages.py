@@ -121,6 +121,9 @@ def test_the_in_memory_example_orders_a_table(
     assert "nothing drifts" in capsys.readouterr().out
     assert (tmp_path / "mix.png").is_file()
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    # The site's start page has lines of it.
+    (start,) = fenced("python", page("index"))
+    assert {*start.splitlines()} <= {*code.splitlines()}
 
 
 @pytest.mark.slow
