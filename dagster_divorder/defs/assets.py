@@ -5,6 +5,10 @@ Checks run in the step that makes their asset. A blocking check that fails ends 
 broken result; others only warn.
 """
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
@@ -39,12 +43,39 @@ def _asset(pipeline: Pipeline, stage: Stage) -> dg.AssetsDefinition:
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         try:
-            return _materialize(context, pipeline, stage)
+            with _cancelled_for_certain():
+                return _materialize(context, pipeline, stage)
         except DivOrderError as error:
             # The page of the run begins with this sentence.
             raise dg.Failure(str(error), allow_retries=False) from error
 
     return asset
+
+
+@contextlib.contextmanager
+def _cancelled_for_certain() -> Iterator[None]:
+    """Ends with DagsterExecutionInterruptedError if the run was cancelled meanwhile.
+
+    Dagster cancels by a signal whose handler raises. Raised in a callback of the garbage collector, of which SQLAlchemy
+    has many, the error is printed and lost, and the run would end as if nobody had cancelled it.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one has handlers
+        yield
+        return
+    cancelled = threading.Event()
+
+    def cancel(*_: object) -> None:
+        cancelled.set()
+        raise dg.DagsterExecutionInterruptedError
+
+    handlers = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if cancelled.is_set():
+        raise dg.DagsterExecutionInterruptedError
 
 
 def _materialize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from PIL import Image
 
 from dagster_divorder import build_definitions
 from dagster_divorder.cli import main
+from dagster_divorder.defs import assets
 from dagster_divorder.defs.log import COLUMNS, short_lines
 from dagster_divorder.defs.metadata import (
     INLINE_CHARACTERS,
@@ -26,6 +28,7 @@ from dagster_divorder.defs.metadata import (
     result_metadata,
     table,
 )
+from dagster_divorder.pipeline.run import run_graph
 from dagster_divorder.pipeline.stage import Link, Table
 from dagster_divorder.stages import GRAPH
 from tests.conftest import topic_records, write_jsonl
@@ -168,6 +171,24 @@ def test_an_error_is_a_failure_that_begins_with_its_sentence(config: Path) -> No
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     said = failure.step_failure_data.user_failure_data
     assert said and str(said.description).startswith("input.id_field: no record has")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_cancelled_run_ends_though_python_loses_the_error(
+    config: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    class Collected:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(assets, "run_graph", lambda *given: (Collected(), run_graph(*given))[1])
+    with dg.DagsterInstance.ephemeral() as instance:
+        with pytest.raises(dg.DagsterExecutionInterruptedError):
+            build_definitions(config).resolve_job_def("curate").execute_in_process(instance=instance)
+        (run,) = instance.get_runs()
+        events = [event.dagster_event for event in instance.all_logs(run.run_id) if event.dagster_event]
+    assert [event.step_key for event in events if event.is_step_start] == ["raw_docs"]
 
 
 def test_lines_have_time_and_message_and_fit_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
