@@ -203,7 +203,7 @@ def test_features_are_those_of_the_tokens(drifting: Path, end_of_text: bool) -> 
         mix = found["cluster"].values[at].toarray().ravel()
         assert (np.pad(mix, (0, len(expected) - len(mix))) == expected).all()
         words = np.bincount([bucket(token, 12) for _, token in row], minlength=1 << 12)
-        assert (found["words"].values[at].toarray().ravel() == words).all()
+        assert (found["words"].values[at] == words).all()
         mean = vectors[documents].mean(axis=0)
         assert found["shallow vectors"].values[at] == pytest.approx(mean, abs=1e-5)
         single = found["sequences of one cluster"].values[at].sum()

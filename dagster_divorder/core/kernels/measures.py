@@ -105,7 +105,7 @@ def count_buckets(
     first: Ints,
     size: Ints,
     row: Ints,
-    counts: NDArray[np.unsignedinteger],
+    counts: NDArray[np.integer],
 ) -> None:
     """counts[row[q], b(ids[t])] += 1 for t in [first[q], first[q] + size[q]), for each run q of Q.
 

@@ -18,19 +18,20 @@ not tested. Drift inside stretches that is small compared with what differs betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_divorder.core.measure.windows import Counts, Laid, shuffled_inside
+from dagster_divorder.core.measure.windows import shuffled_inside
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Distances = Callable[[Ints], tuple[Floats, Floats]]
-"""From an order (S,) to the distances from the whole of its tenths (TENTHS,), and of its full batches (B,)."""
 Kind = Literal["mix", "vector", "occurrences"]
 
 SHUFFLES = 24
@@ -43,6 +44,8 @@ FEWEST = 5 * TENTHS
 """Fewest sequences for a test."""
 FEWEST_BATCHES = 2 * TENTHS
 """Fewest batches of a sample."""
+NUMBERS = 1 << 22
+"""Most numbers of windows that are compared at a time."""
 WINDOW_BATCHES = 4
 """Batches that a sample takes from one of many stretches."""
 MEASURES = {"tenths": "farthest tenth", "batch": "mean batch"}
@@ -52,10 +55,10 @@ MEASURES = {"tenths": "farthest tenth", "batch": "mean batch"}
 class Feature:
     """A property of sequences that should not depend on their position.
 
-    Values by kind. mix: counts CSR (S, F), compared as shares, such as tokens by source. vector: float (S, D).
-    occurrences: CSR (S, G), things that should be spread over the order, such as the parts of each long document.
-    seen: whether the order balanced it. inside: whether a section holds each thing whole, as it does a document;
-    shuffles then stay inside sections.
+    Values by kind. mix: counts (S, F), CSR or an array, compared as shares, such as tokens by source. vector: float
+    (S, D). occurrences: CSR (S, G), things that should be spread over the order, such as the parts of each long
+    document. seen: whether the order balanced it. inside: whether a section holds each thing whole, as it does a
+    document; shuffles then stay inside sections.
     """
 
     name: str
@@ -219,9 +222,7 @@ def drift_of(feature: Feature, orders: Ints, batch: int, stretch: Ints) -> Drift
         tenths, freedom = _chi2(feature.values, orders, edges)
         figures = {"tenths": tenths.sum(axis=1) / freedom}
     else:
-        of_kind = _mix_distances if feature.kind == "mix" else _vector_distances
-        distances = of_kind(feature.values, edges, batch, stretch)
-        each = [distances(order) for order in orders]
+        each = list(_distances(feature, orders, edges, batch, stretch))
         tenths = np.stack([of_order for of_order, _ in each])
         figures = {"tenths": tenths.max(axis=1)}
         if len(stretch) // batch > 1:
@@ -262,41 +263,72 @@ def sampled_places(
     return places
 
 
-def _mix_distances(counts: Any, edges: Ints, batch: int, stretch: Ints) -> Distances:
-    """counts: CSR (S, F). edges: first places of tenths, and the end of the last. Batches are compared with the mix of
-    their stretch."""
-    # Every order reads all entries, and half the bytes take little more than half the time.
-    narrow = np.uint16 if max(counts.shape[1], counts.data.max(initial=0)) < 1 << 16 else np.int32
-    codes, tokens = counts.indices.astype(narrow), counts.data.astype(narrow)
-    laid = Counts(np.asarray(counts.indptr, np.int64), codes, tokens, counts.shape[1])
-    ends = np.arange(1, len(stretch) // batch + 1) * batch
-    # Shuffles stay inside stretches, so that each mix holds for all of them.
-    whole = inside = Laid.of(laid, np.arange(len(stretch)))
-    if stretch[-1]:
-        inside = Laid.of(laid, whole.order, stretch)
-    return lambda order: (
-        replace(whole, order=order).deviations(edges[:-1], edges[1:]).tv,
-        replace(inside, order=order).deviations(ends - batch, ends).tv,
-    )
-
-
-def _vector_distances(values: Any, edges: Ints, batch: int, stretch: Ints) -> Distances:
-    """As `_mix_distances`, for vectors, float (S, D)."""
-    vectors = np.asarray(values, np.float64)
-    centred = vectors - vectors.mean(axis=0)
-    sums = np.zeros((stretch[-1] + 1, vectors.shape[1]))
-    np.add.at(sums, stretch, centred)
-    inside = centred - (sums / np.bincount(stretch)[:, np.newaxis])[stretch]
+def _distances(
+    feature: Feature, orders: Ints, edges: Ints, batch: int, stretch: Ints
+) -> Iterator[tuple[Floats, Floats]]:
+    """By order, the distances of a mix, or of mean vectors, from the whole: of its tenths (TENTHS,) and of its full
+    batches (B,). edges: first places of tenths, and the end of the last. Batches are compared with their stretch."""
+    if feature.kind == "mix":
+        values, distance = feature.values, _total_variation
+        weight = np.asarray(values.sum(axis=1), np.float64).ravel()
+    else:
+        values, distance, weight = np.asarray(feature.values, np.float64), _euclidean, np.ones(len(stretch))
     begins = np.arange(len(stretch) // batch + 1) * batch
-
-    def lengths(rows: Floats, edges: Ints) -> Floats:
-        means = np.add.reduceat(rows[: edges[-1]], edges[:-1], axis=0) / np.diff(edges)[:, np.newaxis]
-        return np.asarray(np.linalg.norm(means, axis=1))
-
-    return lambda order: (
-        lengths(centred[order], edges),
-        lengths(inside[order], begins) if len(begins) > 2 else np.zeros(0),
+    borders = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
+    # A piece lies in one tenth, one batch and one stretch.
+    pieces = np.unique(np.concatenate([edges, begins, borders]))
+    tenths, batches, stretches = (
+        _summing(np.arange(len(pieces) - 1), np.searchsorted(pieces, of), np.float64)
+        for of in (edges, begins, borders)
     )
+
+    def summed(order: Ints) -> tuple[Any, Floats]:
+        """(sums of the values in each piece, (P, F); its weight, float64 (P,))."""
+        return _summing(order, pieces, values.dtype) @ values, np.add.reduceat(weight[order], pieces[:-1])
+
+    # Shuffles stay inside stretches, so that each mean holds for all of them.
+    sums, weights = summed(orders[0])
+    totals = _dense(stretches @ sums)
+    whole = totals.sum(axis=0, keepdims=True) / max(weights.sum(), 1)
+    means = totals / np.maximum(stretches @ weights, 1)[:, np.newaxis]
+    for order in orders:
+        sums, weights = summed(order)
+        inside = stretches.multiply(weights).T.tocsr()
+        yield (
+            _from_means(tenths @ sums, (tenths @ weights)[:, np.newaxis], whole, distance),
+            _from_means(batches @ sums, batches @ inside, means, distance),
+        )
+
+
+def _summing(items: Ints, bounds: Ints, dtype: Any) -> csr_array:
+    """Times an array of rows: the sums of the rows items[bounds[w]:bounds[w + 1]], by w."""
+    from scipy.sparse import csr_array
+
+    ones = np.ones(bounds[-1], dtype)
+    return csr_array((ones, items[: bounds[-1]], bounds), shape=(len(bounds) - 1, len(items)))
+
+
+def _from_means(sums: Any, weights: Any, means: Floats, distance: Callable[[Floats], Floats]) -> Floats:
+    """Distance of each window's mean from those asked, float64 (W,). sums: (W, F). weights: (W, T), of the rows for
+    which each of the means (T, F) is asked."""
+    found, at_once = np.zeros(sums.shape[0]), max(1, NUMBERS // sums.shape[1])
+    for at in range(0, len(found), at_once):
+        some = slice(at, at + at_once)
+        total = np.maximum(np.asarray(weights[some].sum(axis=1)), 1)
+        found[some] = distance(_dense(sums[some]) - weights[some] @ means) / total
+    return found
+
+
+def _total_variation(gaps: Floats) -> Floats:
+    return np.asarray(np.abs(gaps).sum(axis=1) / 2)
+
+
+def _euclidean(gaps: Floats) -> Floats:
+    return np.asarray(np.linalg.norm(gaps, axis=1))
+
+
+def _dense(values: Any) -> Floats:
+    return np.asarray(values.todense() if hasattr(values, "todense") else values, np.float64)
 
 
 def _chi2(occurrences: Any, orders: Ints, edges: Ints) -> tuple[Floats, float]:

@@ -8,14 +8,13 @@ twenty batches. It leaves out a partial last sequence. Mixes and means use the t
 are of; words use all tokens. Features come from the plan, the traits, the token ids and the vectors that an output
 needs, so the result does not depend on which evidence exists. Files are read fragment by fragment.
 Cost: bounded, except for one pass over the files with the documents; docs/decisions/measures.md has times.
-Memory: 8 KB a sequence for its words, and S x D of one kind of vectors. Two features are in memory at a time: one is
+Memory: 16 KB a sequence for its words, and S x D of one kind of vectors. Two features are in memory at a time: one is
 prepared while the one before is compared with its shuffles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -39,15 +38,10 @@ from dagster_divorder.stages.topics.components import chosen_kind, kinds_of, loa
 from dagster_divorder.store.stages import Space
 from dagster_divorder.store.state import Receipt
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
 TOKENS = 1 << 26
 SEQUENCES = 1 << 14
 WORD_BITS = 12
 """Words are 2**WORD_BITS buckets of token ids."""
-AT_ONCE = 64
-"""Sequences whose counts are compressed at a time."""
 FIT_ROWS, FIT_NUMBERS = 1 << 12, 1 << 21
 """Most vectors, and most numbers in them, to which clusters of another seed are fitted."""
 OTHER_CLUSTERS = 64
@@ -119,23 +113,17 @@ def features(run: Run, traits: Traits, sample: SequenceRuns) -> Generator[Featur
             yield Feature("clusters of another seed", "mix", sample.mix(codes))
 
 
-def _words(run: Run, sample: SequenceRuns) -> csr_matrix:
-    """Counts of the buckets of token ids in each sequence, CSR (S, 2**WORD_BITS)."""
-    from scipy.sparse import csr_matrix, vstack
-
+def _words(run: Run, sample: SequenceRuns) -> np.ndarray:
+    """Counts of the buckets of token ids in each sequence, int32 (S, 2**WORD_BITS)."""
     from dagster_divorder.core.kernels.measures import count_buckets
 
-    narrow = np.uint16 if run.settings.sequence.length < 1 << 16 else np.uint32
-    counts = np.zeros((len(sample), 1 << WORD_BITS), narrow)
+    counts = np.zeros((len(sample), 1 << WORD_BITS), np.int32)
     files, record_of = run.files("token_counts"), item_records(run)
     for runs, rows, arrays in files.at(run.view.fragments, record_of[sample.document]):
         lengths = arrays["lengths"]
         first = (np.cumsum(lengths) - lengths)[rows] + sample.start[runs]
         count_buckets(arrays["ids"], first, sample.length[runs], sample.sequence[runs], counts)
-    # Without the positions of all numbers at once.
-    return vstack(
-        [csr_matrix(part) for part in np.array_split(counts, -(-len(counts) // AT_ONCE))], format="csr"
-    )
+    return counts
 
 
 def _vectors(
