@@ -133,9 +133,10 @@ class Fragments:
                     raise ValueError("a frame has another hash than the index says")
                 raw = pa.Codec("zstd").decompress(data, int(table[frame, 2]))
                 with pa.ipc.open_stream(raw) as reader:
-                    parts.append(reader.read_all().column(RECORD).combine_chunks())
+                    records = reader.read_all().column(RECORD)
+                parts += records.chunks
                 first[number] = at - (int(ends[frame - 1]) if frame else 0)
-                at += len(parts[-1])
+                at += len(records)
         content = pa.concat_arrays(parts)
         return content if fragment.picks is None else content.take(plain_array(rows + first[frame_of]))
 
