@@ -6,6 +6,7 @@ alone: an edited turn makes a new document, another chat template does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -107,18 +108,14 @@ def _contents(part: Chat | MarkedText, first: int = 0) -> list[str]:
     return [message["content"] for message in part.messages[first:] if message["content"]]
 
 
-def all_words(documents: pa.ChunkedArray) -> pa.ChunkedArray:
+def all_words(documents: pa.Array) -> pa.Array:
     """`words` of documents, large_string (n,). Plain texts are not copied."""
-    import numpy as np
     import pyarrow as pa
 
-    chunks = []
-    for chunk in documents.chunks:
-        # The import of `pyarrow.compute` takes as long as 100 MB of texts.
-        if (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) == ord(MARK)).any():
-            chunk = pa.array([words(document) for document in chunk.to_pylist()], pa.large_string())
-        chunks.append(chunk)
-    return pa.chunked_array(chunks, pa.large_string())
+    # The import of `pyarrow.compute` takes as long as 100 MB of texts.
+    if re.search(MARK.encode(), documents.buffers()[2] or b"") is None:
+        return documents
+    return pa.array([words(document) for document in documents.to_pylist()], pa.large_string())
 
 
 def common(a: Sequence[Any], b: Sequence[Any]) -> int:

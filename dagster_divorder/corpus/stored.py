@@ -51,7 +51,7 @@ class Records:
 
     def words(self, fragment: Fragment) -> pa.Array:
         """Texts of the records of a fragment; of conversations without roles and control tokens."""
-        return all_words(pa.chunked_array([self.texts(fragment)])).combine_chunks()
+        return all_words(self.texts(fragment))
 
     def shape_of(self, fragment: Fragment) -> Shape:
         """The shape of the records of a fragment."""

@@ -106,10 +106,9 @@ def removed_lines(run: Run, heldout: Heldout) -> bytes:
     )
 
 
-def _folded_ids(texts: pa.ChunkedArray) -> np.ndarray:
+def _folded_ids(texts: pa.Array) -> np.ndarray:
     """Ids of the folded words of texts, uint64 (n, 2)."""
-    parts = (part.to_pylist() for part in all_words(texts).chunks)
-    return words(b"".join(hash_all([folded(text).encode() for text in part]) for part in parts))
+    return words(hash_all([folded(text).encode() for text in all_words(texts).to_pylist()]))
 
 
 def find_copies(
@@ -117,13 +116,13 @@ def find_copies(
 ) -> dict[str, np.ndarray]:
     """`place` of a fragment's documents (module docstring). held: distinct ids of the folded held-out texts, uint64
     (h, 2). first: the place of the first document of each, int64 (h,)."""
-    ids = _folded_ids(pa.chunked_array([records.texts(fragment)]))
+    ids = _folded_ids(records.texts(fragment))
     return {"place": np.append(first, -1)[places(ids, held)].astype(np.int32)}
 
 
 def _find_heldout_copies(run: Run) -> Callable[[Fragment], dict[str, np.ndarray]]:
     rows = places(heldout_ids(run), run.index("text"))
-    held = _folded_ids(pa.chunked_array([contents(run.view.fragments, rows, run.records.texts)]))
+    held = _folded_ids(contents(run.view.fragments, rows, run.records.texts))
     first = distinct(held).first
     return partial(find_copies, run.records, held[first], first)
 
