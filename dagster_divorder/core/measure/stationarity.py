@@ -282,9 +282,11 @@ def _distances(
         for of in (edges, begins, borders)
     )
 
+    wide = np.promote_types(values.dtype, np.int32)
+
     def summed(order: Ints) -> tuple[Any, Floats]:
         """(sums of the values in each piece, (P, F); its weight, float64 (P,))."""
-        return _summing(order, pieces, values.dtype) @ values, np.add.reduceat(weight[order], pieces[:-1])
+        return _summing(order, pieces, wide) @ values, np.add.reduceat(weight[order], pieces[:-1])
 
     # Shuffles stay inside stretches, so that each mean holds for all of them.
     sums, weights = summed(orders[0])
