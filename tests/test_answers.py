@@ -6,8 +6,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,39 +193,6 @@ def test_an_export_that_is_gone_is_said_to_be(
     assert "it is no longer there: run again" in said and "TrainingArguments(" not in said
 
 
-TOML = partial(
-    small_toml,
-    input={"paths": ["docs \u6d77.jsonl"], "source_field": "source"},
-    store={"path": "a store"},
-)
-
-Ask = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sixty-one documents of four sources, one of them twice, in a folder with a space in its name."""
-    corpus = tmp_path / "my corpus"
-    corpus.mkdir()
-    monkeypatch.chdir(corpus)
-    records = topic_records(15)
-    near = {**records[5], "text": f"{records[5]['text']} ebb"}
-    write_jsonl(corpus / "docs \u6d77.jsonl", [*records, near, records[3]])
-    return corpus
-
-
-@pytest.fixture
-def ask(corpus: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Answers a command in JSON, under these settings."""
-
-    def ask(*command: str, **sections: Any) -> dict[str, Any]:
-        (corpus / "divorder.toml").write_text(TOML(**sections), encoding="utf-8")
-        assert main([*command, "--json"]) == 0, capsys.readouterr().err
-        return orjson.loads(capsys.readouterr().out)
-
-    return ask
-
-
 STAGES: dict[str, dict[str, Any]] = {
     "k_calibration": {"clusters": {"k": [2, 4]}},
     "cluster_map": {},
@@ -239,12 +205,16 @@ STAGES: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
-    stage: str, ask: Ask, corpus: Path, capsys: pytest.CaptureFixture[str]
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = ask("run", stage, **STAGES[stage])
+    """In a folder with a space in its name."""
+    write_jsonl(tmp_path / "my corpus/docs.jsonl", topic_records(15))
+    monkeypatch.chdir(tmp_path / "my corpus")
+    Path("divorder.toml").write_text(small_toml(**STAGES[stage]))
+    found = answer(capsys, "run", stage)
     settings = load_settings("divorder.toml")
     made = {name for name in GRAPH if load_receipt(store_at(settings.store.path), name)}
-    assert made == {*GRAPH.needed(settings, stage)} and not (corpus / "curated").exists()
+    assert made == {*GRAPH.needed(settings, stage)} and not Path("curated").exists()
     shown = GRAPH[stage].show(run := open_run(settings), run.receipt(stage))
     tables = {title: table.rows for title, table in shown.items() if isinstance(table, Table)}
     assert shown and all(len(found[stage][title]) == len(rows) for title, rows in tables.items())
@@ -255,16 +225,20 @@ def test_a_stage_is_made_by_what_it_needs_and_no_more_and_shown(
     assert all(title.replace("_", " ") in said for title in tables)
 
 
-def test_a_stage_that_is_not_there_is_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (corpus / "divorder.toml").write_text(TOML(), encoding="utf-8")
+def test_a_stage_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "docs.jsonl", topic_records(1))
+    (tmp_path / "divorder.toml").write_text(small_toml())
     for command, said in (
         (("run", "k_calibratoin"), "stage is 'k_calibratoin'; expected one of .*k_calibration"),
         (("run", "subset_selection"), "these settings have no stage subset_selection; .*selection.method"),
-        (("summary", "clusters"), "clusters has no result in .*a store"),
+        (("summary", "clusters"), "clusters has no result in .*store"),
     ):
         assert main([*command]) == 1
         assert re.search(said, capsys.readouterr().err)
-    assert not (corpus / "a store").exists()
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "200"])

@@ -140,7 +140,6 @@ STRUCTURED = {
         "'prompt', 'chosen', 'rejected'",
     ),
 }
-structured = pytest.mark.parametrize(("record", "form", "named"), STRUCTURED.values(), ids=STRUCTURED)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_answers_that_may_be_unwanted_are_not_exported_for_fine_tuning(
     assert "label" in settings.order.traits
 
 
-@structured
+@pytest.mark.parametrize(("record", "form", "named"), STRUCTURED.values(), ids=STRUCTURED)
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.parquet"])
 def test_chats_and_pairs_are_recognised(
     record: dict[str, Any],

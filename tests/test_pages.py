@@ -80,10 +80,9 @@ def allowed(above: str) -> set[str]:
     return _closure(frozenset(named | {INSTALLED, "pip"}))
 
 
-def hidden_modules(above: str, *others: str) -> set[str]:
-    """The modules, installed here, that code below some text of a page may not import. others: distributions that it
-    may use."""
-    known = allowed(above) | set(others)
+def hidden_modules(above: str) -> set[str]:
+    """The modules, installed here, that code below some text of a page may not import."""
+    known = allowed(above)
     return {module for module, of in _owners().items() if known.isdisjoint(of)}
 
 

@@ -21,15 +21,6 @@ from dagster_divorder.settings.sections import RULES, Format
 from dagster_divorder.write.exports import FORMATS
 
 
-def test_defaults_run_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = load_settings(environ={})
-    assert settings.input.paths == (str(tmp_path / "data/sample/docs.jsonl"),)
-    assert settings.output.path == tmp_path / "data/curated"
-    assert settings.clusters.k == 30
-    assert settings.sequence.length == 8192
-
-
 def test_environment_overrides_file_overrides_defaults(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("[clusters]\nk = 5\n[order.traits]\ncluster = 1.0\nsource = 2.0\n")
@@ -85,13 +76,6 @@ def test_paths_in_the_environment_are_one_or_a_list(given: str) -> None:
         (
             {"DIVORDER_ORDER__OPTIONS": '{"within_claster": "original"}'},
             ["order.options.within_claster is an option of none", "did you mean 'within_cluster'"],
-        ),
-        (
-            {
-                "DIVORDER_ORDER__STRATEGY": "block_shuffle",
-                "DIVORDER_ORDER__OPTIONS__BLOCK_STRATEGY": "block_shuffle",
-            },
-            ["order.options", "block_strategy is 'block_shuffle'", "expected 'balanced', "],
         ),
         (
             {"DIVORDER_CURRICULUM__SCORE": "q", "DIVORDER_CURRICULUM__SHAPE": "sow"},

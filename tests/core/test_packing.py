@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.core.kernels import packing as fast
-from dagster_divorder.core.kernels.token_runs import copy_runs
 from dagster_divorder.core.packing import (
     METHODS,
     PackedSequences,
@@ -343,19 +342,3 @@ def test_shifted_spans_are_those_that_begin_between(
         if low <= first < high
     ]
     assert list(zip(shifted.first, shifted.last, strict=True)) == kept
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-@settings(max_examples=examples(20), deadline=None)
-@given(data=st.data())
-def test_runs_are_laid_end_to_end(dtype: type, data: st.DataObject) -> None:
-    ids = np.arange(100, 100 + data.draw(st.integers(0, 30))).astype(dtype)
-    runs = [
-        (first, own, own + data.draw(st.integers(0, 2)))
-        for first in data.draw(st.lists(st.integers(0, len(ids)), max_size=8))
-        for own in [data.draw(st.integers(0, len(ids) - first))]
-    ]
-    source, own, length = np.array(runs, np.int64).reshape(-1, 3).T.copy()
-    out = np.zeros(length.sum(), dtype)
-    copy_runs(ids.ctypes.data + source * ids.itemsize, length, own, 7, out)
-    assert out.tolist() == slow.copy_runs(ids, source, length, own, 7)

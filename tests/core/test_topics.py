@@ -338,15 +338,6 @@ def test_what_counts_as_a_word(text: str, words: dict[str, int]) -> None:
     assert dict(zip(vocabulary, used.sum(axis=0).tolist(), strict=True)) == words
 
 
-def test_words_count_once_in_a_document() -> None:
-    used, vocabulary = find_words(pa.array(["salt salt bread", "", "bread"], pa.string()))
-    table = used.toarray()
-    assert {word: table[:, at].tolist() for at, word in enumerate(vocabulary)} == {
-        "salt": [1, 0, 0],
-        "bread": [1, 0, 1],
-    }
-
-
 def test_pairs_of_characters_that_overlap_are_one_term() -> None:
     # Half of the cluster: words in all of its documents say little.
     texts = [["在烏克蘭。", "天地玄黃"][at % 2] for at in range(30)] + ["宇宙洪荒"] * 60

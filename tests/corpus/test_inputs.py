@@ -142,20 +142,6 @@ def test_a_line_beyond_the_limit_is_refused_and_never_held(tmp_path: Path) -> No
         list(read_lines(file, 99))
 
 
-def test_parquet_rows_come_in_blocks(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": [f"t{n}" for n in range(10_000)]}), tmp_path / "a.parquet")
-    for first, expected in (
-        (0, [(0, 4096), (4096, 4096), (8192, 1808)]),
-        (4095, [(4095, 1), (4096, 4096), (8192, 1808)]),
-        (8200, [(8200, 1800)]),
-    ):
-        blocks = list(read_rows(tmp_path / "a.parquet", None, first=first))
-        assert [(block.starts[0], len(block)) for block in blocks] == expected
-        assert [row for block in blocks for row in block.content["text"].to_pylist()] == [
-            f"t{n}" for n in range(first, 10_000)
-        ]
-
-
 def test_wrong_columns_without_rows_are_an_error_that_names_the_input_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"body": pa.array([], pa.string())}), tmp_path / "a.parquet")
     one = find_files([str(tmp_path / "a.parquet")], shape=Shape(key=1, label="input 2 (a): "))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,14 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagster_divorder.chats.document import Conversation, conversation_of
-from dagster_divorder.corpus.inputs import read_lines
-from dagster_divorder.corpus.records import (
-    MARKED,
-    parse_block,
-    parse_lines,
-    parse_rows,
-    reject,
-)
+from dagster_divorder.corpus.records import MARKED, parse_lines, parse_rows
 from dagster_divorder.corpus.shapes import DEFAULT_SHAPE, Shape
 from dagster_divorder.corpus.stored import records_by_text
 from dagster_divorder.errors import InputError
@@ -83,19 +75,6 @@ def test_any_text_survives_but_one_with_the_mark_of_conversations(text: str) -> 
     except orjson.JSONEncodeError:  # lone surrogates are no text
         return
     assert parse_lines([line], DEFAULT_SHAPE) == [MARKED if text.startswith("\x1e") else text.encode()]
-
-
-def test_rejects_keep_the_raw_bytes(tmp_path: Path) -> None:
-    lines = [b'{"a"', b"\xff"]
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"\n".join([b"", *lines, b""]))
-    (block,) = read_lines(path)
-    assert all(isinstance(each, str) for each in parse_block(block, np.arange(1, 3), DEFAULT_SHAPE, path))
-    rejects = [reject(block, at, 10 + at, "why") for at in range(1, 3)]
-    assert list(map(orjson.loads, rejects)) == [
-        {"path": "", "line": 11, "reason": "why", "raw": '{"a"'},
-        {"path": "", "line": 12, "reason": "why", "raw_base64": "/w=="},
-    ]
 
 
 def conversation(document: bytes | str) -> Conversation:

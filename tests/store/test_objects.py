@@ -35,18 +35,11 @@ from tests.conftest import examples
 
 PLACE = "s3://bucket/place"
 PUT = obstore.put
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """What lies in the bucket."""
-    memory = MemoryStore()
-    monkeypatch.setattr(sources, "_connected", lambda *_: memory)
-    return memory
+Memory = dict[str, MemoryStore]
 
 
 def test_copies_go_with_the_store_and_workers_of_this_machine_share_them(
-    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = ObjectStore(PLACE).open()
@@ -66,7 +59,7 @@ def test_copies_go_with_the_store_and_workers_of_this_machine_share_them(
 
 
 def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
-    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def conditional_in_part(to: MemoryStore, name: str, data: bytes, mode: Any = None, **options: Any) -> Any:
         return PUT(to, name, data, mode=None if ignores(mode) else mode, **options)
@@ -75,7 +68,7 @@ def test_a_server_without_conditional_writes_is_refused_and_nothing_is_left(
     for ignores in (bool, lambda mode: mode == "create", lambda mode: isinstance(mode, dict)):  # noqa: B007
         with pytest.raises(StoreError, match="ignores the conditions of writes"):
             ObjectStore(PLACE).open()
-        assert obstore.list(memory).collect() == []
+        assert obstore.list(memory["s3://bucket"]).collect() == []
 
 
 # The state ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
-"""Slow, obvious twins of `packing.py`, `token_runs.py` and whole packing methods: plain loops. For tests only."""
+"""Slow, obvious twins of `packing.py` and whole packing methods: plain loops. For tests only."""
 
 from collections.abc import Sequence
-
-import numpy as np
 
 Token = tuple[int, int]
 """(document, place in the document)."""
@@ -110,12 +108,3 @@ def nearest_first_path(cosines: Sequence[Sequence[float]], neighbours: Sequence[
         path.append(best)
         asked.append(best)
     return path
-
-
-def copy_runs(
-    ids: np.ndarray, source: np.ndarray, length: np.ndarray, own: np.ndarray, end: int
-) -> list[int]:
-    found: list[int] = []
-    for first, count, held in zip(source.tolist(), length.tolist(), own.tolist(), strict=True):
-        found += ids[first : first + held].tolist() + [end] * (count - held)
-    return found

@@ -104,10 +104,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bytes]], Fi
     return lambda draw: (draw(), figures[-1])[1]
 
 
-def texts_of(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
-
-
 def test_orders_are_compared_with_numbers_in_the_colours_of_clusters(drawn: Callable[..., Figure]) -> None:
     names = [f"$name of {label}, which is long, and long enough" for label in range(30)]
     figure = drawn(lambda: ordering_comparison(names=names))

@@ -1,6 +1,6 @@
 """The hot loop of exports: runs of tokens copied into the order of training.
 
-Letters: Q runs, T tokens. Twin: tests/twins/packing.py.
+Letters: Q runs, T tokens. Twin: `runs_of` of tests/write/exports/made.py.
 """
 
 from typing import Any
