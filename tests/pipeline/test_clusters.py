@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import silhouette_samples
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.corpus.stored import EXAMPLE_CHARACTERS, beginnings, records_by_text
@@ -72,12 +71,7 @@ def test_the_sample_is_spread_over_the_clusters(tmp_path: Path, monkeypatch: pyt
     """Of a large cluster and a small one, half of the sample each as far as the small one goes."""
     monkeypatch.setattr(module, "sample_size", lambda clusters: 14)
     sampled: list[int] = []
-
-    def reading(store: Any, view: Any, rows: np.ndarray, characters: int) -> Any:
-        sampled.extend(rows.tolist())
-        return beginnings(store, view, rows, characters)
-
-    monkeypatch.setattr(module, "beginnings", reading)
+    monkeypatch.setattr(module, "beginnings", lambda *of: sampled.extend(of[2].tolist()) or beginnings(*of))
     texts = [f"{word} {at}" for word, count in (("wave", 50), ("oven", 4)) for at in range(count)]
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     vectors = np.repeat(np.eye(2, dtype=np.float32), [50, 4], axis=0)
@@ -124,13 +118,14 @@ def corpus(tmp_path: Path, make_settings: Make) -> Corpus:
 
 
 def test_every_document_is_on_the_map_with_its_cluster(corpus: Corpus) -> None:
-    receipt = corpus.run(RECORDS)
+    """Also those without a word."""
+    receipt = corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
     ids, labels = corpus.documents()
     shown = corpus.shown()
-    assert [tuple(i) for i in shown["ids"].tolist()] == ids and len(ids) == 80
+    assert [tuple(i) for i in shown["ids"].tolist()] == ids and len(ids) == 83
     assert np.array_equal(shown["labels"], labels)
     assert np.isfinite(shown["xy"]).all()
-    assert receipt.figures["documents"] == receipt.figures["new_documents"] == 80
+    assert receipt.figures["documents"] == receipt.figures["new_documents"] == 83
     assert receipt.figures["fitted"] == "first run on this store"
     table = pq.read_table(corpus.store.local(receipt.files["map"])).to_pylist()
     assert [row["doc_id"] for row in table] == [f"{high:016x}{low:016x}" for high, low in ids]
@@ -156,11 +151,6 @@ def test_documents_keep_their_places_until_a_fifth_has_changed(
     assert after.items() < before.items()
     assert "of the documents have changed" in corpus.run(RECORDS + MORE).figures["fitted"]
     assert list(corpus.places()) == corpus.documents()[0][:30]
-
-
-def test_documents_without_a_word_have_places_too(corpus: Corpus) -> None:
-    corpus.run([*RECORDS, {"text": " "}, {"text": "\n"}, {"text": "?"}])
-    assert len(corpus.places()) == 83 and np.isfinite(corpus.shown()["xy"]).all()
 
 
 VALUES = (2, 3, 4, 5, 8, 12)
@@ -199,13 +189,9 @@ def test_planted_topics_are_found_and_what_is_measured_is_then_made(tmp_path: Pa
     results = load_results(settings.store.path)
     first = ~results.documents["doc_id"].duplicated().to_numpy()
     labels = results.documents["cluster"].to_numpy()[first]
-    vectors = np.asarray(results.embeddings)[first]
     sizes = np.bincount(labels)
     assert row["k"] == 4
     assert (row["smallest"], row["median"], row["largest"]) == (sizes.min(), np.median(sizes), sizes.max())
-    # Pooled by idf, so seen from the centre of the sample, which is here all documents.
-    expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
-    assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
@@ -360,10 +346,7 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     write_jsonl(tmp_path / "docs.jsonl", moody_records(200))
     texts = [record["text"] for record in moody_records(200)]
     np.save(tmp_path / "own.npy", pointing(texts, "moods" if chosen == "external" else "topics"))
-    settings = automatic(
-        tmp_path,
-        embedding={"kind": "auto", "path": tmp_path / "own.npy"},
-    )
+    settings = automatic(tmp_path, embedding={"kind": "auto", "path": tmp_path / "own.npy"})
     run = embed(settings, shallow="topics")
     stages = GRAPH.needed(settings, "clusters")
     assets = [stage for stage in stages if GRAPH[stage].asset]
@@ -389,22 +372,18 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
         clusters={"k": 2},
         refit={"clusters": "never"},
     )
-    fits = []
+    versions = []
     for documents in (100, 108):
-        write_jsonl(tmp_path / "docs.jsonl", moody_records(documents))
-        np.save(
-            tmp_path / "own.npy", pointing([record["text"] for record in moody_records(documents)], "moods")
-        )
+        records = moody_records(documents)
+        write_jsonl(tmp_path / "docs.jsonl", records)
+        np.save(tmp_path / "own.npy", pointing([record["text"] for record in records], "moods"))
         embed(settings, shallow="topics")
-        made = {
-            stage: run_stage(stage, settings, Silent()) for stage in ("external_embeddings", "ari_comparison")
-        }
-        made["clusters"] = run_stage("clusters", settings, Silent())
-        fits.append(made)
-    before, after = fits
-    assert after["ari_comparison"].version != before["ari_comparison"].version
-    assert after["clusters"].figures["fitted"].startswith("no: kept")
-    assert after["clusters"].figures["new_documents"] == 8
+        stages = ("external_embeddings", "ari_comparison", "clusters")
+        _, compared, clusters = (run_stage(stage, settings, Silent()) for stage in stages)
+        versions.append(compared.version)
+    assert versions[0] != versions[1]
+    assert clusters.figures["fitted"].startswith("no: kept")
+    assert clusters.figures["new_documents"] == 8
 
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:

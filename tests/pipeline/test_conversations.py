@@ -47,13 +47,15 @@ LENGTH = 96
 PLANS = pytest.mark.parametrize("method", ["none", "concat"])
 
 
-def chat(topic: str, number: int, *words: int, trained: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A conversation with an answer of so many words after each question of four. trained: weights of the answers."""
+def chat(
+    topic: str, number: int, *words: int, trained: tuple[int, ...] = (), asks: int = 4
+) -> dict[str, Any]:
+    """A conversation with an answer of so many words after each question of `asks`. trained: weights of the answers."""
     turns: list[dict[str, Any]] = []
     for at, length in enumerate(words):
         weight = {"weight": trained[at]} if trained else {}
         turns += [
-            {"role": "user", "content": topic_text(topic, 10 * number + at, 4)},
+            {"role": "user", "content": topic_text(topic, 10 * number + at, asks)},
             {"role": "assistant", "content": topic_text(topic, 10 * number + at, length), **weight},
         ]
     return {"id": f"{topic}-{number}", "messages": turns}
@@ -84,9 +86,8 @@ def make(make_settings: Make, corpus: Path) -> Make:
     return of_chats
 
 
-def packed(settings: Settings, *stages: str) -> Run:
-    run_all(settings, Silent(), GRAPH.needed(settings, "sequence_order", *stages))
-    return open_run(settings)
+def packed(settings: Settings) -> Run:
+    return ran(settings, "sequence_order")
 
 
 def tokens_of(run: Run) -> np.ndarray:
@@ -238,13 +239,8 @@ def test_records_that_are_not_packed_are_written_as_they_are_trained_on(make: Ma
 def exchange(number: int) -> dict[str, Any]:
     """A conversation of a source: those of `long` ask much and answer little, those of `short` the reverse."""
     asks, answers = (40, 5) if number % 2 else (5, 40)
-    topic, messages = sorted(TOPICS)[number % 4], list[dict[str, Any]]()
-    for turn in range(1 + number % 3):
-        messages += [
-            {"role": "user", "content": topic_text(topic, 2 * number + turn, asks)},
-            {"role": "assistant", "content": topic_text(topic, 7 * number + turn, answers)},
-        ]
-    return {"messages": messages, "source": "long" if number % 2 else "short", "turns": "mine"}
+    made = chat(sorted(TOPICS)[number % 4], number, *[answers] * (1 + number % 3), asks=asks)
+    return {**made, "source": "long" if number % 2 else "short", "turns": "mine"}
 
 
 @pytest.fixture

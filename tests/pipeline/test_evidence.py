@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
@@ -24,7 +23,7 @@ from dagster_divorder.errors import InputError, MissingStageError
 from dagster_divorder.models import training
 from dagster_divorder.pipeline.run import Run
 from dagster_divorder.readers.export import open_export
-from dagster_divorder.settings import Settings, load_settings
+from dagster_divorder.settings import Settings
 from dagster_divorder.settings.sections import SHUFFLED, TRAINED_ORDERS, trained_order
 from dagster_divorder.stages import GRAPH, open_run
 from dagster_divorder.stages.evidence import strategy_comparison
@@ -39,7 +38,6 @@ from dagster_divorder.stages.order.scores import stream_ranks
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
 from dagster_divorder.stages.text.loss_mask import load_loss_mask
-from dagster_divorder.store.local import LocalStore
 from tests.conftest import changed, over, read_jsonl, small_settings, topic_chats, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.twins.metrics import bucket
@@ -99,30 +97,20 @@ def test_a_failed_check_says_what_to_change(corpus: Path, sections: dict[str, An
 def test_one_command_prints_the_comparison_of_any_corpus(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a settings file, and with no output made."""
-    monkeypatch.chdir(corpus.parent)
-    for key, value in {
-        "INPUT__PATHS": str(corpus),
-        "STORE__PATH": "store",
-        "ADVANCED__VOCAB_SIZE": "512",
-        "CLUSTERS__K": "4",
-        "SEQUENCE__LENGTH": "128",
-        "SEQUENCE__BATCH": "4",
-    }.items():
-        monkeypatch.setenv(f"DIVORDER_{key}", value)
+    """With no output made."""
+    sequence = {"length": 128, "batch": 4, "strategy": "original"}
+    settings = settings_of(corpus, sequence=sequence, output={"path": corpus.parent / "none"})
+    monkeypatch.setattr("dagster_divorder.settings.load_settings", lambda config: settings)
     monkeypatch.setattr(strategy_comparison, "SEQUENCES", ("original",))
-    monkeypatch.setenv("DIVORDER_SEQUENCE__STRATEGY", "original")
     assert main(["compare"]) == 0
     said = capsys.readouterr().out
-    stored = open_run(load_settings()).rows("strategy_comparison", "table")
+    stored = open_run(settings).rows("strategy_comparison", "table")
     assert {row["documents"] for row in stored} == set(strategy_comparison.DOCUMENTS)
     nearest = [row["batch TV of cluster"] for row in stored]
     assert nearest == sorted(nearest)
     lines = said.partition("\ncomparison\n")[2].splitlines()[1 : 1 + len(stored)]
     assert [line.split()[0] for line in lines] == [row["documents"] for row in stored]
-    assert main(["compare", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out)["strategy_comparison"]["comparison"] == stored
-    assert not (corpus.parent / "data").exists()
+    assert not settings.output.path.exists()
 
 
 def test_the_comparison_measures_the_pipelines_own_order(
@@ -286,14 +274,6 @@ def plan(blocks: Path) -> Path:
     return blocks.parent / "plan"
 
 
-@pytest.fixture(scope="module")
-def done(blocks: Path, plan: Path) -> Path:
-    """A folder whose store holds the trainings of both orders, too."""
-    folder = shutil.copytree(plan, plan.with_name("done"))
-    ran(training_of(folder, blocks, {}))
-    return folder
-
-
 @pytest.fixture
 def settings(tmp_path: Path, blocks: Path, plan: Path) -> Callable[..., Settings]:
     """Of a store in which everything but trainings is made."""
@@ -302,19 +282,16 @@ def settings(tmp_path: Path, blocks: Path, plan: Path) -> Callable[..., Settings
 
 
 def test_it_trains_once_and_what_is_added_alone(
-    tmp_path: Path, blocks: Path, done: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
-    settings = partial(training_of, tmp_path, blocks)
-    run = Run(settings({}), LocalStore(tmp_path / "store").open(), GRAPH, Silent())
+    run = ran(settings({}))
     figures = run.receipt("training_evidence").figures
     # Shuffled sequences, against which all is held, come by themselves.
     assert (figures["trainings"], figures["trained_now"]) == (3, 3)
     first = stage.load_evidence(run)
     assert [row["order"] for row in first["orders"]] == [*FEW, SHUFFLED]
     table = load_results(run.settings.store.path).evidence
-    columns = ["order", "seed", "learning_rate", "epoch", "source", "loss"]
-    assert list(table.columns) == columns
+    assert list(table.columns) == ["order", "seed", "learning_rate", "epoch", "source", "loss"]
     names = {*(record["source"].split(".")[0] for record in topic_records(1)), stage.ALL}
     assert set(table.source) == names
     assert set(table.epoch) == {1, 2}

@@ -22,20 +22,14 @@ from dagster_divorder.pipeline.plan import make_plan
 from dagster_divorder.readers.export import read_export_manifest
 from dagster_divorder.settings import Settings
 from dagster_divorder.stages import GRAPH, open_run
-from dagster_divorder.stages.order.packed_sequences import load_packed
-from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.output import exports
-from dagster_divorder.store.folders import folder_at
 from dagster_divorder.store.manifests import EXPORT_MANIFEST, file_at
 from dagster_divorder.summary import summarise
 from dagster_divorder.torch import SequenceStream, open_export
 from dagster_divorder.verify import verify
-from dagster_divorder.write.exports import FORMATS
 from tests.conftest import topic_chats, topic_records, write_jsonl
-from tests.pipeline.runs import Make, exported_rows
+from tests.pipeline.runs import Make, exported_rows, sequences_of
 from tests.tiny_models import BOS, EOS, save_model, save_tokenizer
-
-ALL = tuple(FORMATS)
 
 
 @pytest.fixture
@@ -116,23 +110,7 @@ def test_a_strangers_file_is_never_overwritten(name: str, make: Make) -> None:
     assert mine.with_name("notes.json").read_text() == "mine"
 
 
-def test_every_format_says_what_it_is(make: Make) -> None:
-    settings = make(*ALL, packing={"end_of_text": True}, sequence={"length": 64, "batch": 4, "epochs": 2})
-    run_all(settings, Silent())
-    for name in ALL:
-        manifest = orjson.loads((settings.exports.path / f"_{name}" / "manifest.json").read_bytes())
-        sequences = manifest["sequences"]
-        assert manifest["rows"] == sequences * (2 if manifest["epochs_stored"] == "copies" else 1)
-        assert manifest["tokenizer"]["end_of_text"] == 0
-        assert (settings.exports.path / f"_{name}" / "tokenizer.json").is_file()
-        assert manifest["files"].keys() | {EXPORT_MANIFEST} == {
-            *folder_at(settings.exports.path / name).contents()
-        }
-
-
-def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_others(
-    make: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_others(make: Make) -> None:
     settings = make(
         "parquet", sequence={"length": 64, "batch": 4}, exports={"world_size": 2, "micro_batch": 2}
     )
@@ -144,8 +122,6 @@ def test_a_layout_keeps_the_order_of_the_trainer_that_slices_and_loses_that_of_o
     # The plan as it would be exported for it.
     assert verify(settings, None, "torchtitan", world_size=4).passed
     for asked, message in [
-        ({"trainer": "megatron"}, "megatron does not read parquet"),
-        ({"trainer": "hf_trainer"}, "hf-trainer"),
         ({"trainer": "trl", "world_size": 3}, "divides the batch"),
         ({"trainer": "trl", "world_size": 0}, "world_size is 0, expected 1 or more"),
     ]:
@@ -291,7 +267,7 @@ def make_masked(tmp_path: Path, make_settings: Make) -> Make:
 def slow_labels(settings: Settings) -> list[list[int]]:
     """The labels of every row, epoch after epoch: of each token its id, or -100 where it is not trained on."""
     run = open_run(settings)
-    packed, documents, wanted = load_packed(run), [], SELECTED[settings.chats.train_on]
+    documents, wanted = list[list[int]](), SELECTED[settings.chats.train_on]
     for _, arrays in run.files("token_counts").each(run.view.fragments):
         tokens, spans = (
             iter(arrays["ids"].tolist()),
@@ -305,14 +281,10 @@ def slow_labels(settings: Settings) -> list[list[int]]:
                     trained[first:last] = [True] * (last - first)
             labels = [token if is_trained else -100 for token, is_trained in zip(ids, trained, strict=True)]
             documents.append([*labels, 0 if trained[-1] else -100])
-    rows = []
-    for sequence in load_sequence_order(run).reshape(-1).tolist():
-        row: list[int] = []
-        for at in range(packed.indptr[sequence], packed.indptr[sequence + 1]):
-            document = documents[packed.document[at]]
-            row += document[packed.start[at] : packed.start[at] + packed.length[at]]
-        rows.append(row)
-    return rows
+    return [
+        [label for record, start, length in runs for label in documents[record][start : start + length]]
+        for runs in sequences_of(run)
+    ]
 
 
 def test_the_tokenizer_beside_an_export_renders_what_was_exported(make_masked: Make, tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def test_a_change_is_told_and_switching_back_is_free_but_for_the_output(
     fitted = run_all(other, Silent())["centroids"].figures["fitted"]
     assert fitted == "clusters.k 4 -> 3"
 
+    assert "80 records in the input, 0 of them new" in str(plan_page(first))
     made = make_plan(GRAPH, first)
     assert {stage for stage, (scope, _) in planned(made).items() if scope != "nothing"} == {"curated_output"}
     why = whys(made)
@@ -203,20 +204,6 @@ def test_a_change_is_told_and_switching_back_is_free_but_for_the_output(
     )
 
 
-def test_the_pages_people_read(small: Path, make_settings: Make) -> None:
-    settings = make_settings()
-    ran(settings)
-    write_jsonl(small, topic_records(20)[:-5])
-    ran(settings)
-    page = str(plan_page(settings))
-    assert "75 records in the input, 0 of them new" in page
-    assert "up to date" in page
-    assert "would be freed: " in str(prune_page(settings, dry_run=True))
-    assert "deleted documents among it: yes" in str(prune_page(settings, dry_run=False))
-    assert "deleted documents among it: no" in str(prune_page(settings, dry_run=True))
-    assert not [name for name in LocalStore(settings.store.path).files() if "tmp" in name]
-
-
 TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
 
 
@@ -225,10 +212,12 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     store = LocalStore(settings.store.path)
     records = topic_records()
     write_jsonl(tmp_path / "docs.jsonl", records)
-    run(make_settings(order={"traits": TRAITS}, clusters={"k": 3}))
+    other = make_settings(order={"traits": TRAITS}, clusters={"k": 3})
+    run(other)
     write_jsonl(tmp_path / "docs.jsonl", [*records[:50], *records[60:]])
     run(settings)
     before = output_bytes(settings)
+    assert "deleted documents among it: yes" in str(prune_page(settings, dry_run=True))
     planned, used = prune(GRAPH, store, dry_run=True), store.files()
     assert planned.texts and store.files() == used
     assert prune(GRAPH, store) == planned
@@ -249,8 +238,11 @@ def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path,
     assert not again["curated_output"]["written"]
     assert output_bytes(settings) == before
     assert prune(GRAPH, store, dry_run=True).bytes == 0
+    assert "deleted documents among it: no" in str(prune_page(settings, dry_run=True))
     gone = records[55]["text"].encode()
     assert not [path for path in store.root.rglob("*") if path.is_file() and gone in path.read_bytes()]
+    # A fit that went is made again without asking.
+    assert run(other)["centroids"]["fitted"] == "clusters.k 4 -> 3"
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -352,19 +344,6 @@ def test_a_prune_that_is_killed_is_gone_on_with(
     assert {figures["new_documents"] for figures in run(settings).values()} == {0}
     assert output_bytes(settings) == before
     assert prune(GRAPH, store).bytes and prune(GRAPH, store, dry_run=True).bytes == 0
-
-
-def versions(settings: Settings) -> dict[str, str]:
-    receipts = run_all(settings, Notes(), GRAPH.needed(settings, "curated_output", "cluster_map"))
-    return {stage: receipt.version for stage, receipt in receipts.items()}
-
-
-def test_fits_that_were_pruned_are_made_again_without_asking(tmp_path: Path, make_settings: Make) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", topic_records(15))
-    settings, other = (make_settings(seed=seed) for seed in (0, 1))
-    before = [versions(one) for one in (settings, other)]
-    prune(GRAPH, LocalStore(settings.store.path))
-    assert [versions(one) for one in (settings, other)] == before
 
 
 def test_prune_does_not_forget_a_fit_that_was_lost(tmp_path: Path, make_settings: Make) -> None:
