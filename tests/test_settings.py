@@ -154,6 +154,9 @@ paths = ["web", "s3://bucket/web"]
 text_field = "body"
 id_field = "url"
 """
+EXTEND = '[order]\nappend = "extend"\n'
+EQUAL = '[sequence]\nbatch = 4\n[exports]\nformats = ["mds", "parquet"]\nequal_ranks = true\n'
+ORDERS = "[heldout]\ndocuments = 0.1\n[evidence]\norders = "
 REFUSED = [
     ("[mixing]\ntotal_tokens = 9\nmax_repeats = 2", "total_tokens is 9, and weights is unset"),
     (
@@ -177,6 +180,29 @@ REFUSED = [
         "source is 'web', and source_field 'site'; remove",
     ),
     (BLOCKS + "[store]\npath = 'web'", "lies in store.path"),
+    ("[selection]\ntokens = 3", 'tokens is 3, and method is "none"'),
+    ('[selection]\nmethod = "random"', "tokens is unset"),
+    ('[mixing]\nweights = "unimax"', "set mixing.max_repeats"),
+    (EXTEND + "[sequence]\nepochs = 2", "sequence.epochs is 2"),
+    (
+        EXTEND + '[curriculum]\nscore = "length"',
+        'later step is to read: remove it, or set order.append = "whole"',
+    ),
+    (EQUAL, "set exports.world_size and exports.micro_batch"),
+    (
+        EQUAL + "world_size = 3\nmicro_batch = 1",
+        "sequence.batch = 4 is no whole number of steps with exports.world",
+    ),
+    (
+        EQUAL + 'world_size = 2\nmicro_batch = 1\ntrainer = "mds"',
+        'how ranks of "mds" share a batch is not modelled',
+    ),
+    (ORDERS + '["nope"]', "'nope' is not an order; expected original, "),
+    (ORDERS + '["nope/random"]', "Input should be one of"),
+    (ORDERS + '["curated", "curated"]', "named twice"),
+    (ORDERS + "[]", "expected an order besides random_sequences"),
+    (ORDERS + '["random_sequences"]', "expected an order besides random_sequences"),
+    (ORDERS + '["curated/fold"]', "'fold' is a schedule of a score"),
 ]
 
 

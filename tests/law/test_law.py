@@ -317,8 +317,13 @@ class Law(RuleBasedStateMachine):
                 base[section] = value
         for section, values in sections.items():
             base[section] = base.get(section, {}) | values
-        base["curriculum"] = what_goes_with(base["sequence"], base["mixing"], base["curriculum"])
-        keep_what_goes_together(base["selection"])
+        follows = base["curriculum"]["score"] is not None
+        if base["mixing"]["weights"] is not None or base["sequence"]["epochs"] > 1 or follows:
+            base["mixing"]["phase"] = ()
+        if not follows:
+            base["curriculum"] = {}
+        if base["selection"]["method"] == "none":
+            del base["selection"]["tokens"]
         in_use = {base["order"]["strategy"], base["sequence"]["strategy"]}
         options = base["order"]["options"]
         declared = {name for strategy in in_use for name in STRATEGIES[strategy].Options.model_fields}
@@ -488,7 +493,9 @@ class Law(RuleBasedStateMachine):
         )
         copy_fits(self.store.root, fresh.store.path)
         with pytest.MonkeyPatch.context() as patch:
-            whole_blocks(patch)
+            # Fragments are cut as before: the version of raw_docs, which names files of exports, is of records by
+            # fragment.
+            patch.setattr(inputs, "BLOCK_BYTES", 8 << 20)
             if "external_embeddings" in GRAPH.needed(fresh):
                 self.pin_the_fits_of_external_vectors(fresh)
             receipts = run_all(fresh, Silent())
@@ -536,22 +543,6 @@ class Law(RuleBasedStateMachine):
                 keep_result(store, stage.name, replace(fit, key=key))
 
 
-def what_goes_with(
-    sequence: dict[str, Any], mixing: dict[str, Any], curriculum: dict[str, Any]
-) -> dict[str, Any]:
-    """A curriculum, empty without a score. Of a mix and the
-    sequences, what goes with it."""
-    if mixing["weights"] is not None or sequence["epochs"] > 1 or curriculum["score"] is not None:
-        mixing["phase"] = ()
-    return {} if curriculum["score"] is None else curriculum
-
-
-def keep_what_goes_together(selection: dict[str, Any]) -> None:
-    """A budget with a method, none without."""
-    if selection["method"] == "none":
-        del selection["tokens"]
-
-
 def was_fitted_again(receipt: Receipt) -> bool:
     return not receipt.figures.get("fitted", "no").startswith(("no", "first run"))
 
@@ -566,22 +557,13 @@ def text_of(line: bytes, text_field: str) -> str | None:
     return text if isinstance(text, str) and text else None
 
 
-def small_fragments(patch: pytest.MonkeyPatch) -> None:
-    """Fragments of a few lines, read block by block."""
-    patch.setattr(inputs, "BLOCK_BYTES", 512)
-    patch.setattr(cut, "MEAN_LINES", 5)
-    patch.setattr(cut, "HARD_LINES", 12)
-    patch.setattr(ingest, "SETTLED_NS", ingest.SETTLED_NS)
-
-
-def whole_blocks(patch: pytest.MonkeyPatch) -> None:
-    """Fragments are cut as before: the version of raw_docs, which names files of exports, is of records by fragment."""
-    patch.setattr(inputs, "BLOCK_BYTES", 8 << 20)
-
-
 @pytest.fixture
-def fast_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_fragments(monkeypatch)
+def tiny_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments of a few lines, read block by block."""
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(cut, "MEAN_LINES", 5)
+    monkeypatch.setattr(cut, "HARD_LINES", 12)
+    monkeypatch.setattr(ingest, "SETTLED_NS", ingest.SETTLED_NS)
 
 
 def test_every_field_is_drawn_in_the_long_run() -> None:
@@ -589,7 +571,7 @@ def test_every_field_is_drawn_in_the_long_run() -> None:
     assert all(len(set(map(repr, values))) > 1 for name, values in ALL_CHOICES.items() if name not in CHOICES)
 
 
-def test_any_history_ends_in_the_bytes_of_one_fresh_run(fast_and_small: None) -> None:
+def test_any_history_ends_in_the_bytes_of_one_fresh_run(tiny_fragments: None) -> None:
     # Files that are trusted beside a new one, which few of the drawn histories have.
     law = Law()
     law.start([record(number, 0.5, 0, 0) for number in range(8)], [])

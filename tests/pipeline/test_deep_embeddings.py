@@ -123,7 +123,7 @@ def test_the_key_is_what_settings_come_to(
 def test_documents_without_a_finite_vector_are_named(
     corpus: Path, make_settings: Make, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of the documents, one of them twice in the corpus."""
+    """Two of the documents, one of them twice in the corpus. A model without any is refused."""
     marked = [TEXTS[3], TEXTS[25]]
     ids, lengths = load_encoder(models["bert"]).encode(marked)
     starts = [tuple(part[: CONTEXT - 2].tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
@@ -149,6 +149,9 @@ def test_documents_without_a_finite_vector_are_named(
     named = make_settings(deep={"model": str(models["bert"])}, input={"id_field": "id"})
     assert run(named, notes).figures["new_documents"] == 0
     assert notes.said[-1].endswith(": doc-3, doc-25")
+    monkeypatch.setattr(Embedder, "__call__", lambda *given: torch.nan * embed(*given))
+    with pytest.raises(InputError, match="no finite vector for any of 41 documents"):
+        run(make_settings(deep={"model": str(models["bert"]), "max_tokens": 20}))
 
 
 def test_two_processes_share_a_model(

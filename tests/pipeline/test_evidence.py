@@ -430,19 +430,6 @@ def test_bad_input_is_said(settings: Callable[..., Settings]) -> None:
             ran(changed(settings({}), **{section: value}))
 
 
-def test_orders_that_are_none_are_refused(settings: Callable[..., Settings]) -> None:
-    for orders, said in (
-        (("nope",), "'nope' is not an order; expected original, "),
-        (("nope/random",), "Input should be one of"),
-        (("curated", "curated"), "named twice"),
-        ((), "expected an order besides random_sequences"),
-        (("random_sequences",), "expected an order besides random_sequences"),
-        (("curated/fold",), "'fold' is a schedule of a score"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            settings({"orders": orders})
-
-
 def test_one_command_shows_it(
     settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -460,13 +447,9 @@ def test_one_command_shows_it(
     assert "evidence.tokens is unset" in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("evidence") / "chats.jsonl", topic_chats(40))
-
-
 @pytest.fixture
-def chat_settings(tmp_path: Path, chats: Path) -> Callable[..., Settings]:
+def chat_settings(tmp_path: Path) -> Callable[..., Settings]:
+    chats = write_jsonl(tmp_path / "chats.jsonl", topic_chats(40))
     conversations = {"paths": [str(chats)], "source_field": "source", "format": "messages"}
     return partial(training_of, tmp_path, chats, input=conversations, sequence={"length": 160, "batch": 4})
 

@@ -183,24 +183,6 @@ def test_equal_ranks_keep_every_batch_and_wait_less(
     assert not costs or costs[1] < min(1.1, costs[0])
 
 
-def test_equal_ranks_need_ranks(make: Make) -> None:
-    for given, message in (
-        ({}, "set exports.world_size and exports.micro_batch"),
-        (
-            {"world_size": 3, "micro_batch": 1},
-            "sequence.batch = 4 is no whole number of steps with exports.world_size = 3",
-        ),
-        (
-            {"world_size": 2, "micro_batch": 1, "trainer": "mds"},
-            'how ranks of "mds" share a batch is not modelled',
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(
-                "mds", "parquet", sequence={"length": 64, "batch": 4}, exports={"equal_ranks": True, **given}
-            )
-
-
 def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     packing = {"method": "best_fit"}
     settings = make("parquet", sequence={"length": 64, "batch": 4}, packing=packing)

@@ -142,12 +142,8 @@ def of_stage(run: Run, name: str) -> Any:
     return {file: of_file(file, data, places) for file, data in sorted(files.items())}
 
 
+@patch.object(torch.cpu, "get_capabilities", dict)  # models run in float32
 def results(folder: Path) -> dict[str, dict[str, Any]]:
-    with patch.object(torch.cpu, "get_capabilities", dict):  # models run in float32
-        return _results(folder)
-
-
-def _results(folder: Path) -> dict[str, dict[str, Any]]:
     write_jsonl(folder / "docs.jsonl", topic_records(40))
     vectors = np.random.default_rng(0).normal(size=(160, 3)).astype(np.float32)
     np.save(folder / "vectors.npy", vectors)

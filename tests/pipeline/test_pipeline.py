@@ -94,15 +94,8 @@ def test_a_part_is_made_with_one_asset_alone() -> None:
 
 
 def told(stage: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old = Settings(**before)
-    made = Receipt(
-        stage=stage,
-        fingerprint=GRAPH[stage].fingerprint(old),
-        key="",
-        version="",
-        upstream={},
-        settings=given_settings(old),
-    )
+    fingerprint, given = GRAPH[stage].fingerprint(Settings(**before)), given_settings(Settings(**before))
+    made = Receipt(stage=stage, fingerprint=fingerprint, key="", version="", upstream={}, settings=given)
     return changed_settings(GRAPH[stage], made, Settings(**now))
 
 
@@ -144,11 +137,10 @@ def test_long_values_are_cut_and_unknown_settings_name_nothing() -> None:
     (change,) = told("raw_docs", {}, now)
     assert change.startswith('input.paths ["data/sample/docs.jsonl"] -> ["/data/part-0.jsonl",')
     assert len(change) < 130
-    stage = GRAPH["centroids"]
     made = Receipt(
-        stage=stage.name, fingerprint="", key="", version="", upstream={}, settings={"gone": {"k": 1}}
+        stage="centroids", fingerprint="", key="", version="", upstream={}, settings={"gone": {"k": 1}}
     )
-    assert changed_settings(stage, made, Settings()) == []
+    assert changed_settings(GRAPH["centroids"], made, Settings()) == []
 
 
 @pytest.fixture

@@ -216,18 +216,13 @@ def refusal(settings: Settings) -> str:
     return ""
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "concat": {},
-    "none": {"packing": {"method": "none"}},
-    "epochs": {"sequence": {"epochs": 2}},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [{}, {"packing": {"method": "none"}}, {"sequence": {"epochs": 2}}], ids=str
+)
 def test_an_append_is_refused_from_the_row_on_that_would_change(
-    variant: str, tmp_path: Path, make_unset: Make
+    variant: dict[str, Any], tmp_path: Path, make_unset: Make
 ) -> None:
-    settings = make_unset(**VARIANTS[variant])
+    settings = make_unset(**variant)
     assert refusal(settings) == "", "a first run changes nothing"
     assert refusal(settings) == "", "nothing is new"
     before = rows(settings)
@@ -340,8 +335,7 @@ def lines(chosen: Settings) -> list[bytes]:
 
 
 def full(of: list[list[int]]) -> list[list[int]]:
-    """Rows without a last one that is not full."""
-    return of[:-1] if of and len(of[-1]) < LENGTH else of
+    return [row for row in of if len(row) == LENGTH]
 
 
 def computed(chosen: Settings) -> dict[str, int]:
@@ -494,20 +488,10 @@ def test_no_setting_and_no_refit_moves_what_is_written(extending: Make, tmp_path
     ):
         run_all(other, Silent())
         assert rows(other)[: len(full(before))] == full(before)
-
-
-def test_sequences_of_another_length_are_refused(extending: Make, tmp_path: Path) -> None:
-    run_all(extending(), Silent())
     with pytest.raises(InputError, match=r"sequence.length was 64, is 32.*order.append = \"whole\""):
         run_all(extending(sequence={"length": 32}), Silent())
 
 
-def test_plans_for_the_whole_and_another_base_model_are_refused() -> None:
-    for sections, said in (
-        ({"sequence": {"epochs": 2}}, "sequence.epochs is 2"),
-        ({"curriculum": {"score": "length"}}, "curriculum.score is 'length'"),
-    ):
-        with pytest.raises(ValueError, match=rf'{said}.*order.append = "whole"'):
-            Settings(order={"append": "extend"}, **sections)
+def test_another_base_model_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"refit names 'model', and order.append is 'extend'"):
         Settings(order={"append": "extend"}).refitting("bins", "model")

@@ -244,11 +244,6 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     packed, orders = run(settings, "curated_output")
     assert orders.shape == (2, len(packed)) and not np.array_equal(*orders)
     assert np.array_equal(np.load(settings.output.path / "sequence_order.npy"), orders)
-    table = pq.read_table(settings.output.path / "packed_sequences.parquet").to_pydict()
-    written = list(zip(*(table[name] for name in ("document", "start", "length")), strict=True))
-    assert written == [held_run for sequence in range(len(packed)) for held_run in held(packed, sequence)]
-    assert table["sequence"] == np.repeat(np.arange(len(packed)), np.diff(packed.indptr)).tolist()
-
     frame = load_results(settings.store.path).sequences
     assert frame["sequence"].drop_duplicates().tolist() == orders[0].tolist()
     assert frame["position"].is_monotonic_increasing
