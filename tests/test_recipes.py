@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gzip
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest
 import tomlkit
 
 from dagster_divorder.cli import main
-from tests.conftest import topic_records, write_jsonl
+from tests.conftest import over, topic_records, write_jsonl
 
 PAGE = (Path(__file__).parent.parent / "docs/recipes.md").read_text()
 RECIPES = {
@@ -53,14 +53,9 @@ RULES = "I append data every day"
 """Decides about later runs alone."""
 
 
-def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+def merged(*tables: dict[str, Any]) -> dict[str, Any]:
     """Settings, the later ones before the earlier ones."""
-    whole: dict[str, Any] = {}
-    for table in tables:
-        for key, value in table.items():
-            both = isinstance(value, dict) and isinstance(whole.get(key), dict)
-            whole[key] = merged(whole[key], value) if both else value
-    return whole
+    return functools.reduce(over, tables)
 
 
 def write_corpus(folder: Path) -> None:
@@ -84,7 +79,7 @@ def write_corpus(folder: Path) -> None:
 pytestmark = pytest.mark.slow
 
 
-def made(folder: Path, *tables: Mapping[str, Any]) -> dict[str, bytes]:
+def made(folder: Path, *tables: dict[str, Any]) -> dict[str, bytes]:
     """What a run under some settings writes in the current folder, by name."""
     (folder / "divorder.toml").write_text(tomlkit.dumps(merged(*tables)))
     assert main(["run"]) == 0

@@ -283,23 +283,28 @@ def test_urls_are_places_and_are_left_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "wrong"),
+    ("key", "url", "wrong"),
     [
-        ("s3://who:Sesame99@bucket/x", "without user, password or port"),
-        ("s3://bucket/x?X-Amz-Signature=Sesame99", "without query"),
-        ("s3://bucket/a/../b", "without empty parts"),
-        ("s3:///x", "without empty parts"),
-        ("s3://bucket//x", "without empty parts"),
-        ("s3://bucket/a*", "wildcard"),
-        ("S3://bucket/x", "begins with s3://"),
-        ("file:///x", "begins with s3://"),
-        ("hf://datasets/org/name", r"hf upload OWNER/NAME FOLDER \. --repo-type dataset"),
+        ("store.path", "s3://who:Sesame99@bucket/x", "without user, password or port"),
+        ("store.path", "s3://bucket/x?X-Amz-Signature=Sesame99", "without query"),
+        ("store.path", "s3://bucket/a/../b", "without empty parts"),
+        ("store.path", "s3:///x", "without empty parts"),
+        ("store.path", "s3://bucket//x", "without empty parts"),
+        ("store.path", "s3://bucket/a*", "wildcard"),
+        ("store.path", "S3://bucket/x", "begins with s3://"),
+        ("store.path", "file:///x", "begins with s3://"),
+        ("store.path", "hf://datasets/org/name", r"hf upload OWNER/NAME FOLDER \. --repo-type dataset"),
+        ("input.paths", "ftp://host/a.jsonl", "begins with s3://.*, https://"),
+        ("input.paths", "https://who:Sesame99@host/a.jsonl", "without user and password"),
+        ("input.paths", "https://host/a.jsonl?sig=Sesame99", "without query"),
     ],
 )
-def test_urls_that_are_no_places_are_refused_and_secrets_not_repeated(url: str, wrong: str) -> None:
+def test_urls_that_cannot_be_used_are_refused_and_secrets_not_repeated(
+    key: str, url: str, wrong: str
+) -> None:
     with pytest.raises(SettingsError, match=wrong) as caught:
-        load_settings(environ={"DIVORDER_STORE__PATH": url})
-    assert "store.path" in str(caught.value) and "Sesame99" not in str(caught.value)
+        load_settings(environ={f"DIVORDER_{key.upper().replace('.', '__')}": url})
+    assert key in str(caught.value) and "Sesame99" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,6 @@ from tests.conftest import examples
 from tests.twins import pool as slow_pool
 
 
-def unit(rows):
-    return (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(np.float32)
-
-
 def clusters_of(centre, centroids):
     return ClusterFit(
         centre=np.asarray(centre, np.float32),
@@ -44,7 +40,7 @@ def planted(n=600, dims=12, groups=5, noise=0.15, seed=0):
     rng = np.random.default_rng(seed)
     truth = np.sort(rng.integers(0, groups * (groups + 1) // 2, n))
     truth = rng.permutation(np.searchsorted(np.cumsum(np.arange(groups, 0, -1)), truth, side="right"))
-    return unit(rng.normal(size=(groups, dims))[truth] + noise * rng.normal(size=(n, dims))), truth
+    return unit_rows(rng.normal(size=(groups, dims))[truth] + noise * rng.normal(size=(n, dims))), truth
 
 
 @pytest.mark.slow
@@ -52,7 +48,7 @@ def planted(n=600, dims=12, groups=5, noise=0.15, seed=0):
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
 def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
     rng = np.random.default_rng(seed)
-    vectors, centroids = unit(rng.normal(size=(n, dims))), unit(rng.normal(size=(k, dims)))
+    vectors, centroids = unit_rows(rng.normal(size=(n, dims))), unit_rows(rng.normal(size=(k, dims)))
     centre = (0.3 * rng.normal(size=dims)).astype(np.float32)
     labels, distances = assign(vectors, clusters_of(centre, centroids))
     expected_labels, expected_distances = slow_pool.nearest(vectors, centre, centroids)
@@ -65,10 +61,10 @@ def test_assignment_equals_the_exhaustive_search(n, dims, k, seed):
 def test_neither_batches_nor_blocks_nor_threads_change_the_bytes(rows, monkeypatch):
     """Of many close calls, in a shape where matrix products of different batches differ in their last bits."""
     rng = np.random.default_rng(0)
-    centroids = unit(rng.normal(size=(130, 384)))
-    centroids[70:] = unit(centroids[:60] + 1e-7 * rng.normal(size=(60, 384)))
+    centroids = unit_rows(rng.normal(size=(130, 384)))
+    centroids[70:] = unit_rows(centroids[:60] + 1e-7 * rng.normal(size=(60, 384)))
     vectors, clusters = (
-        unit(rng.normal(size=(1500, 384))),
+        unit_rows(rng.normal(size=(1500, 384))),
         clusters_of(0.01 * rng.normal(size=384), centroids),
     )
     with threadpool_limits(limits=1):
@@ -138,7 +134,7 @@ def test_a_larger_sample_is_thinned_by_the_seed(monkeypatch):
 
 
 def test_fewer_distinct_vectors_than_clusters_are_their_own_centroids():
-    distinct = unit(np.random.default_rng(0).normal(size=(3, 6)))
+    distinct = unit_rows(np.random.default_rng(0).normal(size=(3, 6)))
     found = fit(distinct[[0, 0, 0, 0, 1, 1, 2]], 5)
     labels, distances = assign(distinct, found)
     assert labels.tolist() == [0, 1, 2]
@@ -176,7 +172,7 @@ def test_clusters_that_end_up_empty_are_dropped(monkeypatch):
             self.centroids = np.float32([*np.eye(3), [-1, 0, 0]])
 
     monkeypatch.setattr("faiss.Kmeans", Kmeans)
-    found = fit(unit(np.abs(np.random.default_rng(0).normal(size=(60, 3)))), 4, centre=False)
+    found = fit(unit_rows(np.abs(np.random.default_rng(0).normal(size=(60, 3)))), 4, centre=False)
     assert len(found.centroids) == 3
 
 

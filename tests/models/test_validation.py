@@ -50,6 +50,20 @@ def heldout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def slow_loss(model: Any, ids: list[int], context: int, first: int = 0) -> float:
+    """The sum of the losses of the ids from `first` on, window by window."""
+    loss, begin = 0.0, 0
+    while begin < len(ids) - 1:
+        window = torch.tensor([ids[begin : begin + context]])
+        labels = window.clone()
+        labels[:, : max(first - begin, 0)] = -100
+        with torch.no_grad():
+            scores = model(input_ids=window).logits[0, :-1]
+        loss += float(torch.nn.functional.cross_entropy(scores, labels[0, 1:], reduction="sum"))
+        begin += context - 1
+    return loss
+
+
 def one_at_a_time(directory: Path, context: int) -> dict[str, list[float]]:
     """Documents, predicted tokens, bytes and sum of losses of each source."""
     model = AutoModelForCausalLM.from_pretrained(directory).eval()
@@ -59,12 +73,7 @@ def one_at_a_time(directory: Path, context: int) -> dict[str, list[float]]:
     sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
     for source, text in ROWS:
         ids = before + tokenizer.encode(text, add_special_tokens=False).ids
-        loss, begin = 0.0, 0
-        while begin < len(ids) - 1:
-            window = torch.tensor([ids[begin : begin + context]])
-            with torch.no_grad():
-                loss += float(model(input_ids=window, labels=window).loss) * (window.shape[1] - 1)
-            begin += context - 1
+        loss = slow_loss(model, ids, context)
         for at, number in enumerate((1, max(len(ids) - 1, 0), len(text.encode()), loss)):
             sums[source or ""][at] += number
     return dict(sums)
@@ -112,20 +121,9 @@ def test_of_conversations_only_what_is_trained_on_counts(checkpoint: Folders, tm
     tokenizer, loss, tokens = Tokenizer.from_file(str(directory / "tokenizer.json")), 0.0, 0
     for _, asked, said in rows[:-1]:
         # A control token ends the question, so that no token holds parts of both.
-        ids = torch.tensor([[*tokenizer.encode(asked, add_special_tokens=False).ids]])
-        answer = tokenizer.encode(said, add_special_tokens=False).ids
+        prompt, answer = (tokenizer.encode(part, add_special_tokens=False).ids for part in (asked, said))
         assert answer[-1] == tokenizer.token_to_id(EOS)
-        ids = torch.cat([ids, torch.tensor([answer])], 1)
-        first = ids.shape[1] - len(answer)
-        begin = 0
-        while begin < ids.shape[1] - 1:
-            window = ids[:, begin : begin + CONTEXT]
-            labels = window.clone()
-            labels[:, : max(first - begin, 0)] = -100
-            with torch.no_grad():
-                scores = model(input_ids=window).logits[0, :-1]
-            loss += float(torch.nn.functional.cross_entropy(scores, labels[0, 1:], reduction="sum"))
-            begin += CONTEXT - 1
+        loss += slow_loss(model, prompt + answer, CONTEXT, first=len(prompt))
         tokens += len(answer)
     assert found.loc["a", "tokens"] == found.loc[ALL, "tokens"] == tokens
     assert found.loc["a", "bytes"] == sum(len(said.encode()) for _, _, said in rows)

@@ -146,11 +146,9 @@ def test_what_is_read_is_never_the_file_itself(tmp_path: Path) -> None:
 
 def rewritten(path: Path, plan: str, **corpus: Any) -> None:
     """Export another plan into the folder, as a run does: files under new names, the manifest, no old file any more."""
-    before = (whole_manifest(file_at(path, EXPORT_MANIFEST).read_bytes()) or {})["files"]
+    before = open_export(path).manifest["files"].keys()
     write_export(path, "parquet", {"lengths": [20] * 9, **corpus}, tag=plan * 2, plan=plan, shard_bytes=40)
-    for file in (
-        before.keys() - (whole_manifest(file_at(path, EXPORT_MANIFEST).read_bytes()) or {})["files"].keys()
-    ):
+    for file in before - open_export(path).manifest["files"].keys():
         file_at(path, file).unlink()
 
 
@@ -180,9 +178,8 @@ def test_a_file_that_was_not_open_yet_when_it_was_replaced_ends_the_reading(
 
 def test_files_of_equal_size_are_told_apart(tmp_path: Path) -> None:
     write_export(tmp_path, "parquet", {"lengths": [8] * 20, "end_of_text": False}, shard_bytes=64)
-    manifest = whole_manifest(file_at(tmp_path, EXPORT_MANIFEST).read_bytes()) or {}
     sizes: dict[int, list[str]] = {}
-    for file, entry in manifest["files"].items():
+    for file, entry in open_export(tmp_path).manifest["files"].items():
         if file.endswith(".parquet"):
             sizes.setdefault(entry["bytes"], []).append(file)
     file, other, *_ = next(group for group in sizes.values() if len(group) > 1)
