@@ -174,12 +174,17 @@ ALLOWED = {
 }
 
 
+def modules_of(node: ast.AST) -> list[str]:
+    """The modules that a statement imports from."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+
+
 def imported_by(tree: ast.AST) -> list[str]:
     """The modules that code imports, at its top or inside functions, or by a name that it spells out."""
     nodes = list(ast.walk(tree))
-    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return modules + [
+    return [module for node in nodes for module in modules_of(node)] + [
         node.args[0].value
         for node in nodes
         if isinstance(node, ast.Call)
@@ -247,13 +252,7 @@ def names(requirements: list[str]) -> set[str]:
 
 def imports_of(tree: ast.Module) -> set[str]:
     """Packages that code imports as it runs, at its top or inside functions."""
-    modules: list[str] = []
-    for node in imports_that_run(tree):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif node.module and not node.level:
-            modules.append(node.module)
-    return {module.partition(".")[0] for module in modules}
+    return {module.partition(".")[0] for node in imports_that_run(tree) for module in modules_of(node)}
 
 
 ELSEWHERE = {

@@ -36,7 +36,6 @@ from tests.readers.made import write_export
 
 ROWS, BATCH = 50, 12
 WHOLE = ROWS // BATCH * BATCH
-STEPS = [1, 2, 3, 4, 6, 12]
 
 
 @pytest.fixture(scope="module")
@@ -63,42 +62,6 @@ def consumed(readers: list[Iterator[Any]], micro_batches: int) -> list[list[int]
         for reader in readers:
             ids += next(reader)["input_ids"].tolist()
     return ids
-
-
-ranks = st.tuples(st.sampled_from(STEPS), st.sampled_from(STEPS)).filter(
-    lambda pair: BATCH % (pair[0] * pair[1]) == 0
-)
-
-
-@settings(max_examples=examples(15), deadline=None)
-@given(before=ranks, after=ranks, part=st.floats(0, 1))
-def test_any_ranks_go_on_where_any_others_stopped(
-    export: tuple[Path, list[Any]], before: tuple[int, int], after: tuple[int, int], part: float
-) -> None:
-    path, rows = export
-    streams = [
-        [SequenceStream(path, world_size=world, rank=rank, micro_batch=micro) for rank in range(world)]
-        for world, micro in (before, after)
-    ]
-    steps = [world * micro for world, micro in (before, after)]
-    first = int(part * WHOLE / steps[0])
-    read = consumed([iter(stream) for stream in streams[0]], first)
-    states = [stream.state_dict() for stream in streams[0]]
-    assert states == [{"samples": first * steps[0], "plan": "0123"}] * before[0]
-    stopped = first * steps[0]
-    for stream in streams[1]:
-        if stopped % steps[1]:
-            with pytest.raises(InputError, match=f"{stopped} samples.* no step of {steps[1]} rows begins"):
-                stream.load_state_dict(states[0])
-            continue
-        stream.load_state_dict(states[0])
-        assert stream.state_dict() == states[0]
-    if stopped % steps[1]:
-        return
-    readers = [iter(stream) for stream in streams[1]]
-    read += consumed(readers, (WHOLE - stopped) // steps[1])
-    assert read == rows[:WHOLE]
-    assert all(next(reader, None) is None for reader in readers)
 
 
 @pytest.mark.slow
@@ -250,20 +213,17 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir() if not path.name.startswith("_")}
 
 
-def streams(path: Path, world: int, micro: int, **options: Any) -> list[SequenceStream]:
+def streams(path: Path, world: int, micro: int, equal: bool = True) -> list[SequenceStream]:
     return [
-        SequenceStream(path, world_size=world, rank=rank, micro_batch=micro, equal_ranks=True, **options)
+        SequenceStream(path, world_size=world, rank=rank, micro_batch=micro, equal_ranks=equal)
         for rank in range(world)
     ]
 
 
-def rows_read(
-    path: Path, world: int, micro: int, begin: int = 0, end: int | None = None
-) -> list[list[list[int]]]:
-    """By micro-step and rank, the rows of the plan's order that samplers give."""
-    readers = [iter(stream.sampler) for stream in streams(path, world, micro)]
-    steps = list(zip(*([list(rows) for rows in reader] for reader in readers), strict=True))
-    return [[list(rank) for rank in step] for step in steps][begin:end]
+def rows_of(streams: list[SequenceStream]) -> list[list[list[int]]]:
+    """By micro-step and rank, the rows of the plan's order that samplers give from here on."""
+    read = zip(*([list(rows) for rows in stream.sampler] for stream in streams), strict=True)
+    return [list(step) for step in read]
 
 
 @pytest.mark.parametrize(("world", "micro"), RANKS)
@@ -272,7 +232,7 @@ def test_batches_keep_their_rows_and_ranks_wait_less(
 ) -> None:
     path = exports["best_fit"]
     export = open_export(path)
-    read = np.array(rows_read(path, world, micro)).reshape(-1, DEALT)
+    read = np.array(rows_of(streams(path, world, micro))).reshape(-1, DEALT)
     whole = len(export) // DEALT * DEALT
     assert np.array_equal(np.sort(read, axis=1), np.arange(whole).reshape(-1, DEALT))
     lengths, documents = export.block(range(whole)).documents
@@ -284,30 +244,37 @@ def test_batches_keep_their_rows_and_ranks_wait_less(
         assert dealt < 1.06
 
 
+@pytest.mark.parametrize("equal", [False, True], ids=["as they come", "equal ranks"])
 @settings(max_examples=examples(20), deadline=None)
 @given(before=st.sampled_from(RANKS), after=st.sampled_from(RANKS), part=st.floats(0, 1))
-def test_a_training_goes_on_exactly(
-    exports: dict[str, Path], before: tuple[int, int], after: tuple[int, int], part: float
+def test_any_ranks_go_on_where_any_others_stopped(
+    exports: dict[str, Path], equal: bool, before: tuple[int, int], after: tuple[int, int], part: float
 ) -> None:
     path = exports["best_fit"]
-    first, second = streams(path, *before), streams(path, *after)
-    step, steps = before[0] * before[1], len(first[0])
-    done = int(part * steps)
+    first, second = (streams(path, *ranks, equal) for ranks in (before, after))
+    done = int(part * len(first[0]))
     readers = [iter(stream) for stream in first]
-    for _ in range(done):
-        for reader in readers:
-            next(reader)
-    state = first[0].state_dict()
-    assert state["samples"] == done * step
-    if state["samples"] % DEALT and before != after:
-        with pytest.raises(InputError, match=r"(inside a batch whose rows were dealt|where no step of)"):
-            second[0].load_state_dict(state)
-        return
+    for reader in readers * done:
+        next(reader)
+    state, step = first[0].state_dict(), after[0] * after[1]
+    stopped = done * before[0] * before[1]
+    assert all(stream.state_dict() == state for stream in first)
+    assert state.items() - {("dealt", state.get("dealt"))} == {("samples", stopped), ("plan", "0123")}
+    inside = equal and stopped % DEALT > 0 and before != after
     for stream in second:
+        if stopped % step or inside:
+            with pytest.raises(
+                InputError, match=r"inside a batch whose rows were dealt|no step of .* begins"
+            ):
+                stream.load_state_dict(state)
+            continue
         stream.load_state_dict(state)
-    rest = [list(stream.sampler) for stream in second]
-    expected = rows_read(path, *after, begin=state["samples"] // (after[0] * after[1]))
-    assert [[list(rows) for rows in rank] for rank in zip(*rest, strict=True)] == expected
+        assert stream.state_dict()["samples"] == stopped
+    if stopped % step or inside:
+        return
+    rest = rows_of(second)
+    assert rest == rows_of(streams(path, *after, equal))[stopped // step :]
+    assert equal or np.ravel(rest).tolist() == list(range(stopped, stopped + np.size(rest)))
 
 
 def test_a_state_inside_a_batch_is_for_rows_that_are_dealt_alike(exports: dict[str, Path]) -> None:
@@ -328,7 +295,7 @@ def test_rows_that_are_not_packed_are_padded_to_their_micro_batch(exports: dict[
         lengths = block["attention_mask"].sum(1)
         assert block["input_ids"].shape == block["labels"].shape == (3, int(lengths.max()))
     export = open_export(path)
-    read = np.array(rows_read(path, 4, 2)).reshape(-1, 2)
+    read = np.array(rows_of(streams(path, 4, 2))).reshape(-1, 2)
     lengths = export.costs(read.ravel(), padded=True).reshape(-1, 2)
     padded = lengths.max(1).sum() * 2 / lengths.sum() - 1
     as_they_come = export.costs(range(read.size), padded=True).reshape(-1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,3 +30,16 @@ def global_batches(
 
 def ascending(batches: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(batches, axis=1)
+
+
+def dealt_by_accelerate(rows: Any, size: int, sampler: Any, reading: Reading) -> list[list[Any]]:
+    """The micro-batches that each rank reads under torchrun of a loader of batches of so many rows."""
+    from accelerate.data_loader import prepare_data_loader
+    from torch.utils.data import DataLoader
+
+    options = {"put_on_device": False, "use_seedable_sampler": True, "data_seed": 42}
+    loader, ranks = DataLoader(rows, size, sampler=sampler), range(reading.world_size)
+    return [
+        list(prepare_data_loader(loader, num_processes=len(ranks), process_index=rank, **options))
+        for rank in ranks
+    ]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from dagster_divorder.torch import BalancedSampler
 from dagster_divorder.trainers import TRAINERS, Reading
-from tests.trainers.replay import RANKS_AND_MICRO_BATCHES, ascending, global_batches
+from tests.trainers.replay import RANKS_AND_MICRO_BATCHES, ascending, dealt_by_accelerate, global_batches
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:tokens is not given")]
 
@@ -26,16 +26,12 @@ ROWS = pytest.mark.parametrize("rows", [96, 101])
 """Whole batches of 16, and rows that fill neither a batch nor a step of all ranks."""
 
 
-def by_lines(name: str, reading: Reading, path: object = "", **names: Any) -> np.ndarray:
-    """The global batches of the loaders that a trainer's lines define."""
-    ranks = []
-    for rank in range(reading.world_size):
-        own = {**names, "rank": rank}
+def by_lines(name: str, reading: Reading, path: object = "", **names: Any) -> list[dict[str, Any]]:
+    """What the lines of a trainer define on each rank."""
+    ranks = [{**names, "rank": rank} for rank in range(reading.world_size)]
+    for own in ranks:
         exec(TRAINERS[name].configuration(reading, path=str(path), prefix="train", sequence_length=8), own)
-        ranks.append(own["loader"])
-    if path:
-        ranks = [[step["row"] for step in loader] for loader in ranks]
-    return global_batches(ranks, reading)
+    return ranks
 
 
 @ROWS
@@ -48,7 +44,8 @@ def test_a_stateful_dataloader_reads_with_its_lines_what_the_model_says(
 
     reading = Reading(rows=rows, batch=16, world_size=world_size, micro_batch=micro_batch)
     given = {"DistributedSampler": DistributedSampler, "StatefulDataLoader": loaders.StatefulDataLoader}
-    read = by_lines("dataloader", reading, dataset=range(rows), **given)
+    ranks = by_lines("dataloader", reading, dataset=range(rows), **given)
+    read = global_batches([own["loader"] for own in ranks], reading)
     np.testing.assert_array_equal(ascending(TRAINERS["dataloader"].best(reading)), read)
 
 
@@ -69,8 +66,10 @@ def test_the_lines_for_streaming_keep_the_order(tmp_path: Path) -> None:
         "DataLoader": loaders.StatefulDataLoader,
     }
     reading = Reading(rows=96, batch=16, world_size=2, micro_batch=2)
-    read = by_lines("hf-streaming", reading, path, **given)
-    np.testing.assert_array_equal(read, np.arange(96).reshape(-1, 16))
+    ranks = [
+        [step["row"] for step in own["loader"]] for own in by_lines("hf-streaming", reading, path, **given)
+    ]
+    np.testing.assert_array_equal(global_batches(ranks, reading), np.arange(96).reshape(-1, 16))
 
 
 @ROWS
@@ -78,8 +77,7 @@ def test_the_lines_for_streaming_keep_the_order(tmp_path: Path) -> None:
 def test_the_hugging_face_trainer_reads_in_order_what_the_model_says(
     world_size: int, micro_batch: int, rows: int
 ) -> None:
-    accelerate = pytest.importorskip("accelerate.data_loader")
-    from torch.utils.data import DataLoader
+    pytest.importorskip("accelerate.data_loader")
     from transformers import Trainer, TrainingArguments
 
     # Without its lines it shuffles.
@@ -88,18 +86,9 @@ def test_the_hugging_face_trainer_reads_in_order_what_the_model_says(
     dataset: Sized = range(rows)
     arguments = SimpleNamespace(train_sampling_strategy="sequential")
     sampler = Trainer._get_train_sampler(SimpleNamespace(args=arguments), dataset)  # type: ignore[arg-type]
-    ranks = [
-        accelerate.prepare_data_loader(
-            DataLoader(dataset, micro_batch, sampler=sampler),  # type: ignore[arg-type]
-            num_processes=world_size,
-            process_index=rank,
-            put_on_device=False,
-            use_seedable_sampler=True,
-            data_seed=42,
-        )
-        for rank in range(world_size)
-    ]
-    read = global_batches([list(loader) for loader in ranks], reading, step_on_rest=True)
+    read = global_batches(
+        dealt_by_accelerate(dataset, micro_batch, sampler, reading), reading, step_on_rest=True
+    )
     np.testing.assert_array_equal(ascending(TRAINERS["hf-trainer"].best(reading)), read)
 
 
@@ -163,18 +152,10 @@ def test_lightning_shuffles_for_several_ranks_and_reads_with_its_lines_what_the_
     by_default = as_lightning_reads(start(), DataLoader(dataset, micro_batch, shuffle=False))
     assert (list(by_default.sampler) == [*dataset]) == (world_size == 1)
 
-    def best(rank: int) -> Any:
-        names = {
-            "dataset": dataset,
-            "rank": rank,
-            "DistributedSampler": DistributedSampler,
-            "StatefulDataLoader": loaders.StatefulDataLoader,
-            "Trainer": start,
-        }
-        exec(model.configuration(reading, path="", prefix="train", sequence_length=8), names)
-        return as_lightning_reads(names["trainer"], names["loader"])
-
-    read = global_batches([list(best(rank)) for rank in range(world_size)], reading, step_on_rest=True)
+    given = {"DistributedSampler": DistributedSampler, "StatefulDataLoader": loaders.StatefulDataLoader}
+    ranks = by_lines("lightning", reading, dataset=dataset, Trainer=start, **given)
+    best = [list(as_lightning_reads(own["trainer"], own["loader"])) for own in ranks]
+    read = global_batches(best, reading, step_on_rest=True)
     np.testing.assert_array_equal(ascending(model.best(reading)), read)
     if world_size == 1:
         np.testing.assert_array_equal(

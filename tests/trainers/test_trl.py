@@ -12,7 +12,7 @@ import pytest
 
 from dagster_divorder.trainers import TRAINERS, Reading
 from tests.conftest import load_script, write_jsonl
-from tests.trainers.replay import ascending, global_batches
+from tests.trainers.replay import ascending, dealt_by_accelerate, global_batches
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -86,9 +86,7 @@ def trainer_over(name: str, reading: Reading, path: Path, way: str) -> Any:
 
 @pytest.mark.parametrize("name", ["trl-dpo", "trl-reward", "trl-kto", "trl-grpo"])
 def test_trl_reads_records_in_order_with_its_lines(name: str, tmp_path: Path) -> None:
-    accelerate = pytest.importorskip("accelerate.data_loader")
-    from torch.utils.data import DataLoader
-
+    pytest.importorskip("accelerate.data_loader")
     reading = Reading(rows=ROWS, batch=16, world_size=2, micro_batch=2)
     write_jsonl(tmp_path / "curated.jsonl", records(name))
     trainer = trainer_over(name, reading, tmp_path / "curated.jsonl", "best")
@@ -104,23 +102,13 @@ def test_trl_reads_records_in_order_with_its_lines(name: str, tmp_path: Path) ->
         assert alone.batch_sampler.batch_size == COMPLETIONS * reading.batch // reading.world_size
         trainer.args.generation_batch_size *= reading.world_size
         size = alone.batch_sampler.batch_size
-    ranks = [
-        accelerate.prepare_data_loader(
-            DataLoader(rows, size, sampler=trainer._get_train_sampler()),  # type: ignore[arg-type]
-            num_processes=reading.world_size,
-            process_index=rank,
-            put_on_device=False,
-            use_seedable_sampler=True,
-            data_seed=42,
-        )
-        for rank in range(reading.world_size)
-    ]
+    ranks = dealt_by_accelerate(rows, size, trainer._get_train_sampler(), reading)
     if name == "trl-grpo":
         # A rank takes up the same prompts for each of its micro-batches, and their completions once.
         steps = [np.unique(np.concatenate(step)) for step in zip(*ranks, strict=True)]
         read = np.array(steps[:: trainer.args.steps_per_generation])
     else:
-        read = global_batches([list(loader) for loader in ranks], reading, step_on_rest=True)
+        read = global_batches(ranks, reading, step_on_rest=True)
     np.testing.assert_array_equal(ascending(TRAINERS[name].best(reading)), read)
 
 
