@@ -23,6 +23,7 @@ from dagster_divorder.core.order import STRATEGIES
 from dagster_divorder.settings import load_settings
 from dagster_divorder.stages import GRAPH, asset_upstream
 from tests.conftest import ROOT, write_jsonl
+from tests.test_layers import modules_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = "dagster-divorder[films]"
@@ -173,7 +174,6 @@ def test_the_picture_the_table_and_the_graph_of_the_demo_are_of_this_state() -> 
 
 
 DOCS = ROOT / "docs"
-PAGE, STREAMS = ((DOCS / name).read_text() for name in ("tables.md", "streams.md"))
 PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "decisions" not in page.parts)]
 COMMAND = re.compile(r"(?:^\$ (?:\w+=\S+ )*|^    |`|# or )([a-z][\w-]*)(?= )", re.M)
 
@@ -185,13 +185,7 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 
 def imported(code: str) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").partition(".")[0])
-    return names
+    return {module.partition(".")[0] for node in ast.walk(ast.parse(code)) for module in modules_of(node)}
 
 
 def unsaid(page: str) -> list[str]:
@@ -229,7 +223,7 @@ def test_the_code_about_tables_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = run(PAGE)
+    names = run(page("tables"))
     table, ordered = names["table"], names["ordered"]
     assert len(table) > 1000 and sorted(ordered.index) == list(range(len(table)))
     assert next(iter(names["reader"])) == ordered["text"].tolist()[:32]
@@ -242,7 +236,7 @@ def test_the_code_about_tables_runs(
     for measure in ("TV of windows, mean", "share error of any window, worst"):
         (line,) = [of for of in found.lines if (of.column, of.measure) == ("module", measure)]
         assert line.value < 0.6 * line.shuffled
-    (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", PAGE)
+    (shown,) = re.findall(r"```\n([\d,]+) rows(.*)\n", page("tables"))
     title = capsys.readouterr().out.splitlines()[0]
     assert re.sub(r"^[\d,]+ rows", "", title) == shown[1]
 
@@ -250,7 +244,7 @@ def test_the_code_about_tables_runs(
 @pytest.mark.slow
 def test_the_code_about_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = run(STREAMS)
+    names = run(page("streams"))
     rows = [json.loads(line) for line in (tmp_path / "docstrings.jsonl").read_text().splitlines()]
     assert sorted(names["modules_in_order"]) == sorted(row["module"] for row in rows)
     assert names["read"] + names["rest"] == list(names["balanced"])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 
 from dagster_divorder import run_all, where
@@ -34,11 +33,8 @@ def test_a_spike_is_named_with_what_was_expected(at: int) -> None:
     loss = falling(400, at)
     loss[at : at + 2] += [1.5, 0.8]
     (spike,) = outstanding(loss)
-    assert (
-        (spike.first, spike.peak) == (at, at)
-        and spike.last <= at + 1
-        and spike.expected == pytest.approx(loss[at] - 1.5, abs=0.8)
-    )
+    assert spike.first == spike.peak == at and spike.last <= at + 1
+    assert spike.expected == pytest.approx(loss[at] - 1.5, abs=0.8)
 
 
 def test_losses_that_are_no_number_stand_out_first() -> None:
@@ -103,11 +99,8 @@ def test_the_documents_of_a_spike_are_named(
     first, last = int(read.step.min()), int(read.step.max())
     loss = falling(steps, 0)
     loss[first : last + 1] += np.linspace(2, 1, last + 1 - first)
-    file = tmp_path / "log.jsonl"
-    file.write_bytes(
-        b"".join(
-            orjson.dumps({"step": at + 1, "loss": each}) + b"\n" for at, each in enumerate(loss.tolist())
-        )
+    file = write_jsonl(
+        tmp_path / "log.jsonl", ({"step": at + 1, "loss": each} for at, each in enumerate(loss.tolist()))
     )
     (spike, *_) = loss_spikes(settings, file)
     assert spike["steps"] == [first, last] and spike["loss"] == pytest.approx(loss[first])

@@ -11,23 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pexpect
 import pytest
 
 from dagster_divorder.cli import main
 from dagster_divorder.settings import load_settings
-from tests.conftest import topic_records
+from tests.conftest import topic_records, write_jsonl
 
 RUN = "import sys; from dagster_divorder.cli import main; sys.exit(main())"
-FIELD = "größe-海"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    lines = [orjson.dumps({FIELD: record["text"]}) + b"\n" for record in topic_records(30)]
-    (tmp_path / "docs.jsonl").write_bytes(b"".join(lines))
+    write_jsonl(tmp_path / "docs.jsonl", ({"größe-海": record["text"]} for record in topic_records(30)))
     return tmp_path
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -103,8 +102,6 @@ def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
 @contextmanager
 def exported(name: str, corpus: dict[str, Any], **about: Any) -> Iterator[tuple[Path, Stream]]:
     """The same in a folder of its own, for as long as the context lasts."""
-    path = Path(mkdtemp())
-    try:
-        yield path / name, write_export(path / name, name, corpus, **about)
-    finally:
-        shutil.rmtree(path)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        yield path, write_export(path, name, corpus, **about)

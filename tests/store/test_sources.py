@@ -177,16 +177,12 @@ def test_input_is_the_same_wherever_it_lies(
         put(tmp_path / "in" / name, data)
     here = make_settings(input={"paths": [str(tmp_path / "in")]}, store={"path": tmp_path / "here"})
     remote = make_settings(input={"paths": [str(place)]}, store={"path": tmp_path / "there"})
-    version = ingest(here)["version"]
-    assert ingest(remote)["version"] == version
+    assert ingest(remote)["version"] == ingest(here)["version"]
     names = [
         {path.relative_to(store).as_posix() for path in store.glob("records/**/*.*")}
         for store in (tmp_path / "here", tmp_path / "there")
     ]
     assert names[0] == names[1]
-    again = ingest(remote)
-    assert again["trusted_bytes"] == again["file_bytes"]
-    assert (again["new_records"], again["version"]) == (0, version)
 
 
 @on_objects
