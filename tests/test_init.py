@@ -275,8 +275,6 @@ def test_the_export_of_a_trainer_keeps_every_batch(
 
 # What is told of the records -----------------------------------------------------------------------------------------
 
-GOOD = [{"id": n, "text": f"words number {n} about tides and bread"} for n in range(60)]
-
 
 def test_every_field_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [
@@ -357,7 +355,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
 def test_files_beside_the_corpus_that_are_not_read_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_jsonl(tmp_path / "in/a.jsonl", GOOD)
+    write_jsonl(tmp_path / "in/a.jsonl", topic_records(15))
     (tmp_path / "in/b.csv").touch()
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv/b.csv").touch()

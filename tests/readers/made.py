@@ -57,8 +57,10 @@ def write_export(
     about = FORMATS[name].write(rows, folder, Options(tag=tag, shard_bytes=shard_bytes, labels=labels))  # type: ignore[arg-type]
     items = int(rows.plan.document.max()) + 1
     names = {"source": ("web", "books", "code"), "length": ("short",)}
+    # The source of document i is i mod 3.
+    codes = {trait: np.arange(items, dtype=np.int32) % len(values) for trait, values in names.items()}
     none = np.zeros(items, np.int64)
-    traits = Traits(none, none, {trait: codes_of(trait, items) for trait in names}, names)
+    traits = Traits(none, none, codes, names)
     stage_row_table(folder, f"{NEIGHBOUR}train.{tag}.{ROWS}", rows, traits, lambda runs: runs.length)  # type: ignore[arg-type]
     whole = {
         "format": name,
@@ -86,11 +88,6 @@ def write_export(
     }
     write_manifest(path, whole)
     return stream
-
-
-def codes_of(trait: str, items: int) -> np.ndarray:
-    """The values of the documents: the source of document i is i mod 3."""
-    return np.arange(items, dtype=np.int32) % (3 if trait == "source" else 1)
 
 
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:

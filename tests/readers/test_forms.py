@@ -17,10 +17,8 @@ from tests.conftest import examples
 from tests.readers.made import Stream, exported
 from tests.write.exports.made import masks_of, rows_of
 
-Row = dict[str, list[int]]
 
-
-def slow_row(documents: list[list[int]], length: int, padding: int) -> Row:
+def slow_row(documents: list[list[int]], length: int, padding: int) -> dict[str, list[int]]:
     """One row token by token: ids, the next token as label, position in the document, whether it is a token."""
     ids, positions, real = [], [], []
     for document in documents:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -24,20 +23,16 @@ from tests.tables.kinds import KINDS, random_rows
 ROWS = random_rows(50)
 
 
-@cache
-def made(rows: int = 50) -> bytes:
-    """Pickled, so that every test has a sampler at its start."""
-    table = ROWS[:rows]
-    return pickle.dumps(BalancedSampler(table, ["topic", "tags"], tokens="tokens", batch_size=8))
+AT_ITS_START = pickle.dumps(BalancedSampler(ROWS, ["topic", "tags"], tokens="tokens", batch_size=8))
 
 
-def sampler(**arguments: int) -> BalancedSampler:
-    return pickle.loads(made(**arguments))
+def sampler() -> BalancedSampler:
+    return pickle.loads(AT_ITS_START)
 
 
-def orders(iterations: int, **arguments: int) -> list[list[int]]:
+def orders(iterations: int) -> list[list[int]]:
     """The first iterations of a sampler."""
-    one = sampler(**arguments)
+    one = sampler()
     return [list(one) for _ in range(iterations)]
 
 

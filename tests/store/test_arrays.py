@@ -120,10 +120,6 @@ def test_mapped_arrays_outlive_their_files_and_a_short_file_is_noticed(tmp_path:
 ids = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
 
 
-def as_array(pairs: list[tuple[int, int]]) -> np.ndarray:
-    return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
-
-
 def test_words_keep_byte_order_and_round_trip() -> None:
     digests = hash_all([b"a", b"b", b"", b"a"])
     pairs = words(digests)
@@ -136,7 +132,7 @@ def test_words_keep_byte_order_and_round_trip() -> None:
 
 @given(pairs=ids)
 def test_distinct_ids_come_in_the_order_of_their_first_occurrence(pairs: list[tuple[int, int]]) -> None:
-    result = distinct(as_array(pairs))
+    result = distinct(np.array(pairs, np.uint64).reshape(-1, 2))
     assert [pairs[at] for at in result.first] == list(dict.fromkeys(pairs))
     assert result.first.tolist() == sorted(result.first.tolist())
     assert [pairs[result.first[at]] for at in result.inverse] == pairs

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -167,13 +166,13 @@ EPOCH = 21
 TABLE = {"topic": [["sea", "rail", "air"][row % 3] for row in range(EPOCH)]}
 
 
-def sampler(**arguments: Any) -> BalancedSampler:
-    return BalancedSampler(TABLE, "topic", **{"batch_size": 4, **arguments})
+def sampler() -> BalancedSampler:
+    return BalancedSampler(TABLE, "topic", batch_size=4)
 
 
-def orders(epochs: int) -> list[list[int]]:
+def three_epochs() -> list[int]:
     one = sampler()
-    return [list(one) for _ in range(epochs)]
+    return [row for _ in range(3) for row in one]
 
 
 class Rows(nn.Module):
@@ -215,7 +214,7 @@ def test_the_hugging_face_trainer_reads_epochs_and_resumes(tmp_path: Path) -> No
         trainer.train(**resume)
         return model.read
 
-    whole = [*chain(*orders(3))]
+    whole = three_epochs()
     assert train() == whole
     # Of the second epoch, 21 + 2 x 4 rows are behind it.
     assert train(resume_from_checkpoint=str(tmp_path / "checkpoint-8")) == whole[29:]
@@ -225,4 +224,4 @@ def test_lightning_reads_epochs(tmp_path: Path) -> None:
     lightning, module = pytest.importorskip("lightning.pytorch"), recorder()
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=3, default_root_dir=tmp_path, **QUIET)
     trainer.fit(module, DataLoader(range(EPOCH), 4, sampler=sampler()))  # type: ignore[arg-type]
-    assert [row for batch in module.seen for row in batch.tolist()] == [*chain(*orders(3))]
+    assert [row for batch in module.seen for row in batch.tolist()] == three_epochs()
