@@ -33,44 +33,36 @@ def column(values: list[Any]) -> pa.ChunkedArray:
     return extract(pa.chunked_array([lines], type=pa.large_binary()), ["x"]).column("x")
 
 
+ALIKE = [
+    ([1, 2.5, None], [1.0, 2.5, None]),
+    (["a", None, "1"], ["a", None, "1"]),
+    ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
+    ([123456789012, "123456789012", -0.0], ["123456789012", "123456789012", "0"]),
+    ([1, 1 << 64], [1.0, float(1 << 64)]),  # beyond 64 bits
+    ([0.5, (1 << 53) + 1], [0.5, float(1 << 53)]),
+    ([1e300, 1.5], [1e300, 1.5]),
+    ([(1 << 53) + 1, "a", (1 << 53) + 2.0], ["9007199254740993", "a", "9007199254740994"]),
+    ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
+    ([[1], 1], ["[1]", "1"]),
+    ([None, None], [None, None]),
+]
+WHOLE: list[tuple[list[Any], list[str | None]]] = [
+    ([1, 1.0, None, 123456789012], ["1", "1", None, "123456789012"]),
+    # float64 would round them: every digit stays, up to 64 bits.
+    ([1, (1 << 53) + 1, None], ["1", "9007199254740993", None]),
+    ([(1 << 64) - 1, (1 << 64) - 2], ["18446744073709551615", "18446744073709551614"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("held", "settled"),
-    [
-        ([1, 2.5, None], [1.0, 2.5, None]),
-        (["a", None, "1"], ["a", None, "1"]),
-        ([1, 1.0, "1", 0.1], ["1", "1", "1", "0.1"]),
-        ([123456789012, "123456789012", -0.0], ["123456789012", "123456789012", "0"]),
-        # float64 would round them: every digit stays, up to 64 bits.
-        ([1, (1 << 53) + 1, None], [1, (1 << 53) + 1, None]),
-        ([1, (1 << 64) - 1], [1, (1 << 64) - 1]),
-        ([1, 1 << 64], [1.0, float(1 << 64)]),  # beyond 64 bits
-        ([0.5, (1 << 53) + 1], [0.5, float(1 << 53)]),
-        ([True, {"b": 2, "a": [1]}, []], ["true", '{"a":[1],"b":2}', "[]"]),
-        ([None, None], [None, None]),
-    ],
+    ("held", "settled", "categories"),
+    [*((held, settled, settled) for held, settled in ALIKE), *((held, held, names) for held, names in WHOLE)],
 )
-def test_numbers_stay_numbers_until_one_value_is_none(held: list[Any], settled: list[Any]) -> None:
+def test_numbers_stay_numbers_until_one_value_is_none_and_whole_ones_can_be_categories(
+    held: list[Any], settled: list[Any], categories: list[Any]
+) -> None:
     assert settle(column(held)).to_pylist() == settled
-
-
-@pytest.mark.parametrize(
-    ("held", "names"),
-    [
-        ([1, 1.0, None, 123456789012], ["1", "1", None, "123456789012"]),
-        ([1, "1", 2.0], ["1", "1", "2"]),
-        ([1, 2.5], [1.0, 2.5]),
-        ([1, 1 << 53, (1 << 53) + 1], ["1", "9007199254740992", "9007199254740993"]),
-        ([(1 << 64) - 1, (1 << 64) - 2], ["18446744073709551615", "18446744073709551614"]),
-        ([1e300, 1.5], [1e300, 1.5]),
-        ([(1 << 53) + 1, "a", (1 << 53) + 2.0], ["9007199254740993", "a", "9007199254740994"]),
-        ([(1 << 53) + 1, 0.5], [float(1 << 53), 0.5]),
-        ([True, False], ["true", "false"]),
-        ([[1], 1], ["[1]", "1"]),
-        ([None, None], [None, None]),
-    ],
-)
-def test_whole_numbers_can_be_categories(held: list[Any], names: list[Any]) -> None:
-    assert settle(column(held), categories=True).to_pylist() == names
+    assert settle(column(held), categories=True).to_pylist() == categories
 
 
 @settings(deadline=None, max_examples=examples(25))
