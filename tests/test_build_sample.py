@@ -99,13 +99,9 @@ def sources(root: Path) -> dict[str, list[Any]]:
     return build_sample.find_packages([root])
 
 
-def _records(content: bytes) -> list[dict[str, str]]:
-    return [json.loads(line) for line in content.decode("utf-8").splitlines()]
-
-
 def test_all_text_is_found_where_nothing_stops_it_and_is_clean(sources: dict[str, list[Any]]) -> None:
     sample = build_sample.collect(sources, documents=10_000)
-    records = _records(b"".join(sample.lines))
+    records = [json.loads(line) for line in sample.lines]
     by_source = {name: [r for r in records if r["source"] == name] for name in ("alpha", "bulk", "solo")}
     assert sum(map(len, by_source.values())) == len(records)
     assert [r["path"] for r in by_source["alpha"]] == [
@@ -143,7 +139,7 @@ def test_conversations_are_about_the_functions_of_a_file(sources: dict[str, list
 def test_it_stops_at_the_documents_asked_for(sources: dict[str, list[Any]], documents: int) -> None:
     """Of several packages in blocks."""
     lines = build_sample.collect(sources, documents=documents).lines
-    names = [record["source"] for record in _records(b"".join(lines))]
+    names = [json.loads(line)["source"] for line in lines]
     assert len(names) == documents and names == sorted(names)
     assert documents != 12 or {*names} == {"alpha", "bulk"}
 

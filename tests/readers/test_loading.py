@@ -311,14 +311,6 @@ SCRIPT = Path(__file__).parents[2] / "docs/train.py"
 STEP = 4
 
 
-def batches(printed: str) -> dict[int, str]:
-    """The hash of the tokens of each global batch that a training read, by the batch's number."""
-    return {
-        int(number): tokens
-        for number, tokens in re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", printed)
-    }
-
-
 @pytest.mark.slow
 def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -337,7 +329,8 @@ def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
     monkeypatch.chdir(tmp_path)
 
     def train(steps: int, ranks: int) -> dict[int, str]:
-        """Rank 0 runs here, where torch is imported. Of torchrun the script needs no more than what it sets."""
+        """The hash of the tokens of each global batch that a training read, by the batch's number. Rank 0 runs here,
+        where torch is imported. Of torchrun the script needs no more than what it sets."""
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
@@ -356,7 +349,8 @@ def test_a_training_goes_on_with_other_ranks_on_the_same_tokens(
         finally:
             for other in others:
                 other.kill()
-        return batches(capsys.readouterr().out)
+        printed = re.findall(r"batch (\d+) loss \d+\.\d+ tokens (\w+)", capsys.readouterr().out)
+        return {int(number): tokens for number, tokens in printed}
 
     before, after = train(2, ranks=2), train(0, ranks=1)
     assert list(before) == [1, 2]

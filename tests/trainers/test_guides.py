@@ -89,7 +89,15 @@ class Case:
             capsys.readouterr()
             assert main(words) == 0, capsys.readouterr().err
             if words[0] == "init":
-                self._shrink(folder / "divorder.toml")
+                config = folder / "divorder.toml"
+                proposed = tomllib.loads(config.read_text())
+                exports = proposed["exports"]
+                assert (exports["formats"], exports["trainer"]) == (
+                    [*self.trainer.formats],
+                    self.trainer.name,
+                )
+                small = {"sequence": {"length": LENGTH, "batch": BATCH}}
+                config.write_text(tomlkit.dumps(merged(proposed, SMALL, small)))
         self.verified = capsys.readouterr().out
         (batches,) = re.findall(
             r"reads (?:\d+ of \d+ batches as planned, and )?(\d+ of \d+) batches", self.verified
@@ -98,13 +106,6 @@ class Case:
         assert kept == whole and int(whole) > 2
         *_, printed = re.split(r"^its configuration:\n\n", self.verified, flags=re.M)
         self.lines = "".join(f"{line[2:]}\n" for line in printed.splitlines())
-
-    def _shrink(self, config: Path) -> None:
-        proposed = tomllib.loads(config.read_text())
-        exports = proposed["exports"]
-        assert (exports["formats"], exports["trainer"]) == ([*self.trainer.formats], self.trainer.name)
-        small = {"sequence": {"length": LENGTH, "batch": BATCH}}
-        config.write_text(tomlkit.dumps(merged(proposed, SMALL, small)))
 
     def script(self, heading: str, **names: Any) -> dict[str, Any]:
         """The names after the Python of a section."""

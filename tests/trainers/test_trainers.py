@@ -62,14 +62,11 @@ def test_the_best_way_reads_the_plan(
     assert kept.kept == 6 * epochs
 
 
-KEPT_BY_DEFAULT = {"mds", "trl-kto"}
-
-
 @EVERY
 def test_two_ranks_lose_the_order_by_default(trainer: Trainer) -> None:
     reading = Reading(rows=96, batch=16, world_size=2)
     kept = compare(trainer.default(reading), np.arange(96).reshape(-1, 16))
-    assert kept.in_order == (trainer.name in KEPT_BY_DEFAULT)
+    assert kept.in_order == (trainer.name in ("mds", "trl-kto"))
 
 
 @EVERY
