@@ -186,12 +186,8 @@ def test_what_cannot_stay_is_refused(settings: Settings, tmp_path: Path) -> None
 def test_freeze_writes_its_setting_and_leaves_the_rest_of_the_file(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, mine, tokens = (
-        tmp_path / "divorder.toml",
-        "# mine\n[sequence]\nlength = 64 # short\n",
-        3 * BATCH * LENGTH,
-    )
-    file.write_text(mine)
+    file, tokens = tmp_path / "divorder.toml", 3 * BATCH * LENGTH
+    file.write_text(mine := "# mine\n[sequence]\nlength = 64 # short\n")
 
     def load(config: str | None) -> Settings:
         order = tomllib.loads(file.read_text()).get("order", {}) if file.exists() else {}

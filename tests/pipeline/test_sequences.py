@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_divorder import load_results, run_all
-from dagster_divorder.core.order import sections
 from dagster_divorder.core.packing import METHODS, PackedSequences
 from dagster_divorder.engine.progress import Silent
 from dagster_divorder.errors import DivOrderError, InputError
@@ -30,7 +29,7 @@ from dagster_divorder.stages.order.greedy_order import load_order
 from dagster_divorder.stages.order.packed_sequences import load_bounds, load_packed
 from dagster_divorder.stages.order.sequence_order import load_sequence_order
 from dagster_divorder.stages.order.traits import load_traits
-from dagster_divorder.store.state import Receipt, load_receipt
+from dagster_divorder.store.state import Receipt
 from tests.conftest import Notes, changed, over, topic_records, write_jsonl
 from tests.pipeline import runs
 from tests.pipeline.runs import Make
@@ -198,26 +197,9 @@ def test_processes_do_not_change_the_result(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"mixing": {"phase": [{"until": 1e-9, "weights": EQUAL}, PHASES[2]]}},
-         r"phase 1 of mixing ends at 0 tokens; expected more than 0.*change its end, or mixing.total_tokens"),
-        ({"mixing": {"phase": [{"until": 0.5, "weights": {"web": 1.0}}, {"weights": "natural"}]}}, "web"),
-        ({"mixing": {"phase": PHASES, "max_repeats": 1}}, r"max_repeats"),
-        ({}, r"240 records make 4 sections of at most 60; expected at most 3 sections: 180 records"),
-    ],
-    ids=["a phase of no token", "no such value", "max_repeats over all phases", "too many sections"],
-)  # fmt: skip
-def test_what_makes_no_sections_is_refused(
-    make: Make, given: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sections, "MOST_PARTS", 3)
-    monkeypatch.setattr(stage_sections, "FEWEST_SEQUENCES", 1)
-    monkeypatch.setattr(stage_sections, "SECTION_RECORDS", 60 if "240" in said else 10**7)
-    with pytest.raises(InputError, match=said):
-        run_all(make(**given), Silent())
-    assert load_receipt(open_run(make(**given)).store, "greedy_order") is None
+def test_the_most_repeats_hold_over_all_phases(make: Make) -> None:
+    with pytest.raises(InputError, match="max_repeats"):
+        run_all(make(mixing={"phase": PHASES, "max_repeats": 1}), Silent())
 
 
 @pytest.fixture
@@ -232,13 +214,6 @@ def run(settings: Settings, *stages: str) -> tuple[PackedSequences, np.ndarray]:
     return load_packed(left), load_sequence_order(left)
 
 
-def held(packed: PackedSequences, sequence: int) -> list[tuple[int, int, int]]:
-    """The runs of a sequence."""
-    inside = slice(packed.indptr[sequence], packed.indptr[sequence + 1])
-    columns = (packed.document[inside], packed.start[inside], packed.length[inside])
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
 def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_settings: Make) -> None:
     settings = make_settings(sequence={"length": LENGTH, "epochs": 2})
     packed, orders = run(settings, "curated_output")
@@ -248,7 +223,7 @@ def test_the_plan_is_in_the_output_and_in_the_results(corpus: Path, make_setting
     assert frame["sequence"].drop_duplicates().tolist() == orders[0].tolist()
     assert frame["position"].is_monotonic_increasing
     first = frame[frame["position"] == 0][["document", "start", "length"]]
-    assert list(first.itertuples(index=False, name=None)) == held(packed, orders[0][0])
+    assert list(first.itertuples(index=False, name=None)) == [*runs.sequences_of(open_run(settings))[0]]
     # No more can be frozen than there is.
     tokens = len(packed) * LENGTH
     with pytest.raises(InputError, match=f"frozen_tokens is {tokens + 1}.*has only {tokens} tokens"):
@@ -308,7 +283,7 @@ def test_sequences_follow_a_score_also_behind_a_beginning(
         )
         assert spread < 0.2 * everywhere
         assert (np.diff([part.mean() for part in np.array_split(means[orders[0]][:-1], 10)]) > 0.05).all()
-        contents.append([held(packed, sequence) for sequence in orders[0][:200]])
+        contents.append(runs.sequences_of(open_run(settings))[:200])
     assert contents[0] == contents[1]
 
 

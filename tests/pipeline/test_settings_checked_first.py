@@ -22,6 +22,7 @@ from dagster_divorder.stages import GRAPH, run_all
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.state import load_state
 from tests.conftest import over, topic_records, write_jsonl
+from tests.pipeline.runs import Make
 
 COMMANDS = pytest.mark.parametrize(
     "command", [partial(make_plan, GRAPH), lambda settings: run_all(settings, Silent())]
@@ -82,7 +83,7 @@ def test_refused_before_the_first_stage(
     sections: dict[str, Any],
     said: str,
     tmp_path: Path,
-    make_settings: Callable[..., Settings],
+    make_settings: Make,
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", LINES)
     pq.write_table(pa.table(ROWS), tmp_path / "docs.parquet")
@@ -95,7 +96,7 @@ def test_refused_before_the_first_stage(
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
-    kind: str, tmp_path: Path, make_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [*topic_records(20), {"text": "the last one of all", "source": "web", "late": True}]
     path = write_jsonl(tmp_path / "docs.jsonl", records)
@@ -105,7 +106,8 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     read: list[Any] = []
     original = peek.first_records
     monkeypatch.setattr(
-        "dagster_divorder.corpus.peek.first_records",
+        peek,
+        "first_records",
         lambda *arguments: (read.append(record) or record for record in original(*arguments)),  # type: ignore[func-returns-value]
     )
     settings = make_settings(
@@ -129,7 +131,7 @@ def test_a_field_of_the_last_record_alone_is_found_and_not_looked_for_again(
     ],
 )  # fmt: skip
 def test_values_of_fields_are_checked_before_the_first_costly_stage(
-    sections: dict[str, Any], said: str, tmp_path: Path, make_settings: Callable[..., Settings]
+    sections: dict[str, Any], said: str, tmp_path: Path, make_settings: Make
 ) -> None:
     records = [{"text": f"text {at}", "site": "ab"[at % 2], "url": f"url {at}"} for at in range(1500)]
     write_jsonl(tmp_path / "docs.jsonl", records)
@@ -142,7 +144,7 @@ def test_values_of_fields_are_checked_before_the_first_costly_stage(
 
 @COMMANDS
 def test_an_output_of_another_store_is_refused_before_the_first_stage(
-    command: Callable[[Settings], Any], tmp_path: Path, make_settings: Callable[..., Settings]
+    command: Callable[[Settings], Any], tmp_path: Path, make_settings: Make
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", topic_records(5))
     run_all(make_settings(store={"path": tmp_path / "other"}), Silent())
