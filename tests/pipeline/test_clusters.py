@@ -32,20 +32,8 @@ from tests.conftest import TOPICS, over, small_settings, topic_records, write_js
 from tests.pipeline.runs import Make, ran
 
 
-def records(per_topic: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Texts that are mostly words of all topics, with a burst of two of their own topic's."""
-    random = np.random.default_rng(seed)
-    made = []
-    for topic, words in TOPICS.items():
-        for number in range(per_topic):
-            own = np.repeat(random.choice(words.split(), 2, replace=False), 4)
-            said = random.permutation([*random.choice(["the", "and", "of", "with", "for"], 20), *own])
-            made.append({"text": f"{number + 1000 * seed}\n\n" + "  ".join(said), "topic": topic})
-    return made
-
-
 def test_every_cluster_has_a_name_an_example_and_figures(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "docs.jsonl", records(50))
+    write_jsonl(tmp_path / "docs.jsonl", planted(50))
     run = ran(small_settings(tmp_path, order={"traits": {"cluster": 1.0, "topic": 1.0}}))
     names, examples = load_names(run), load_named(run)["examples"]
     documents = load_results(run.settings.store.path).documents
@@ -53,8 +41,8 @@ def test_every_cluster_has_a_name_an_example_and_figures(tmp_path: Path) -> None
     for name, of in documents.groupby("cluster_name", observed=True):
         topic = of["topic"].mode()[0]
         assert (of["topic"] == topic).mean() > 0.9, "the corpus is one that k-means solves"
-        assert set(name.split(", ")) <= set(TOPICS[topic].split()), (name, topic)
-    texts = [record["text"] for record in records(50)]
+        assert set(name.split(", ")) <= {topic, *TOPICS[topic].split()}, (name, topic)
+    texts = [record["text"] for record in planted(50)]
     rows = GRAPH["clusters"].show(run, run.receipt("clusters"))["cluster_sizes"].rows
     assert [row["cluster"] for row in rows] == list(range(4))
     assert sum(row["share"] for row in rows) == pytest.approx(1)
@@ -160,7 +148,10 @@ def planted(per_topic: int, seed: int = 0, topics: tuple[str, ...] = tuple(TOPIC
     """Records of words drawn from each topic's own: nothing but topics tells them apart."""
     random = np.random.default_rng(seed)
     return [
-        {"text": " ".join([topic, *random.choice(TOPICS[topic].split(), random.integers(20, 80))])}
+        {
+            "text": "  ".join([topic, *random.choice(TOPICS[topic].split(), random.integers(20, 80))]),
+            "topic": topic,
+        }
         for topic in topics
         for _ in range(per_topic)
     ]

@@ -325,21 +325,15 @@ TELLTALES = ('\x1e{"m', "\\u001e", "messages", '"trained":[')
 """Texts of which each would be in what a store keeps of a conversation, in some way of quoting it."""
 
 
-def shown_chat(topic: str, number: int) -> dict[str, Any]:
-    said = [topic_text(topic, number + start, 10 + (number + start) % 40) for start in (0, 500, 900)]
-    roles = ("user", "assistant", "user", "assistant")
-    turns = [
-        {"role": role, "content": text}
-        for role, text in zip(roles, [*said[:2], "Go on.", said[2]], strict=True)
-    ]
-    return {"id": f"{topic}-{number}", "source": topic, "messages": turns}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of conversations, and all that a run makes of it with everything asked for."""
     folder = tmp_path_factory.mktemp("chats")
-    records = [shown_chat(topic, number) for topic in ("sea", "kitchen", "rail") for number in range(24)]
+    records = [
+        {**chat(topic, number, 10 + number, 40 - number, asks=20), "source": topic}
+        for topic in ("sea", "kitchen", "rail")
+        for number in range(24)
+    ]
     unanswered = {"id": "unanswered", "messages": [{"role": "user", "content": "And?"}]}
     write_jsonl(folder / "docs.jsonl", [*records, unanswered])
     save_model(folder / "model", "llama", tie_word_embeddings=True)

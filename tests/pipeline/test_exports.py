@@ -201,14 +201,12 @@ def test_trainers_that_join_rows_take_none_that_are_short(make: Make) -> None:
     assert "torchtitan" not in str(summarise(settings))
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return save_tokenizer(save_model(tmp_path / "llama"))
-
-
-def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make, checkpoint: Path) -> None:
-    """An edited file is another export, of another plan."""
+def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make, tmp_path: Path) -> None:
+    """An edited file is another export, of another plan. Without such a token no text is tokenised."""
+    checkpoint = save_tokenizer(save_model(tmp_path / "llama"))
     settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
+    with pytest.raises(InputError, match=r"end_of_text is true, but .* names no end-of-text token"):
+        run_all(settings, Silent(), ["raw_docs", "base_model"])
     about, manifests = orjson.loads((checkpoint / "tokenizer_config.json").read_bytes()), []
     added = orjson.loads((checkpoint / "tokenizer.json").read_bytes())["added_tokens"]
     ids = {each["content"]: each["id"] for each in added}
@@ -222,14 +220,6 @@ def test_end_of_text_is_the_token_that_the_files_name_as_they_are_now(make: Make
         table = pq.ParquetFile(next(folder.glob("*.parquet"))).read()
         assert table["input_ids"].combine_chunks().flatten().to_pylist().count(expected) >= 20
     assert len({manifest["plan"] for manifest in manifests}) == 2
-
-
-def test_a_tokenizer_without_an_end_of_text_token_is_refused_before_texts_are_tokenised(
-    make: Make, checkpoint: Path
-) -> None:
-    settings = make("parquet", model={"base": str(checkpoint)}, packing={"end_of_text": True})
-    with pytest.raises(InputError, match=r"end_of_text is true, but .* names no end-of-text token"):
-        run_all(settings, Silent(), ["raw_docs", "base_model"])
 
 
 @pytest.fixture
