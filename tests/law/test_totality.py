@@ -11,7 +11,7 @@ import math
 import signal
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +216,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run(
-    config: Path, environ: dict[str, str], stages_of: Callable[[Settings], tuple[str, ...]] = GRAPH.needed
-) -> str:
-    """Run to the end, or to a sentence, which is returned."""
+def run(config: Path, environ: dict[str, str]) -> None:
+    """Run to the end, or to a sentence."""
 
     def hang(*_: object) -> None:
         raise AssertionError(f"still running after {SECONDS} s: {environ}")
@@ -228,13 +226,12 @@ def run(
     signal.alarm(SECONDS)
     try:
         chosen = load_settings(config, environ)
-        run_all(chosen, Silent(), stages_of(chosen))
-    except DivOrderError as error:
-        return str(error)
+        run_all(chosen, Silent())
+    except DivOrderError:
+        pass
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    return ""
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in CHANGES}))

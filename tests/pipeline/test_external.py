@@ -222,15 +222,6 @@ def test_a_row_s_hash_is_that_of_its_bytes_alone(rows: int, dims: int, dtype: st
     assert len(set(hashes.tolist())) == rows
 
 
-def refused_file(path: Path) -> str:
-    with pytest.raises(InputError) as error:
-        everything(path)
-    message = str(error.value)
-    assert str(path) in message
-    assert re.search(r"expected|promises|damaged|cannot be read|is no", message)
-    return message
-
-
 def npy(values: np.ndarray) -> bytes:
     np.save(file := io.BytesIO(), values, allow_pickle=True)
     return file.getvalue()
@@ -261,6 +252,11 @@ NPY = b"\x93NUMPY\x01\x00\x06\x00{'a':\n"
     ],
 )
 def test_files_that_hold_no_vectors(tmp_path: Path, name: str, data: bytes | None, said: str) -> None:
+    path = tmp_path / name
     if data is not None:
-        (tmp_path / name).write_bytes(data)
-    assert said in refused_file(tmp_path / name)
+        path.write_bytes(data)
+    with pytest.raises(InputError) as error:
+        everything(path)
+    message = str(error.value)
+    assert said in message and str(path) in message
+    assert re.search(r"expected|promises|damaged|cannot be read|is no", message)

@@ -355,8 +355,9 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
 
     # And what a trainer reads.
     stored, exported = Counter[int](), Counter[int]()
-    for count, ids in zip(times.tolist(), token_ids(run), strict=True):
-        stored.update({token: 2 * count * number for token, number in Counter(ids).items() if count})
+    ids, lengths = (run.column("token_counts", name) for name in ("ids", "lengths"))
+    for count, of_record in zip(times.tolist(), np.split(ids, np.cumsum(lengths)[:-1]), strict=True):
+        stored.update({token: 2 * count * n for token, n in Counter(of_record.tolist()).items() if count})
     dataset = SequenceDataset(mixed.exports.path / "parquet")
     for row in range(len(dataset)):
         exported.update(dataset[row]["input_ids"].reshape(-1).tolist())
@@ -367,12 +368,6 @@ def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -
 
     findings = run_checks(GRAPH, mixed)
     assert all(finding.passed for name, finding in findings.items() if name not in OPINIONS), findings
-
-
-def token_ids(run: Run) -> list[list[int]]:
-    """Of every record."""
-    ids, lengths = (run.column("token_counts", name) for name in ("ids", "lengths"))
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 TOKENS = 600

@@ -269,17 +269,11 @@ def test_words_of_deleted_documents_are_gone_wherever_people_see_them(
     assert pruned.texts
     assert not list(settings.output.path.glob("ordering_report*.html"))
 
-    def results() -> dict[str, bytes]:
-        """The output but for what people look at, which has other names now."""
-        return {
-            name: data
-            for name, data in output_bytes(settings).items()
-            if not name.endswith((".png", ".html"))
-        }
-
-    before = results()
+    written = output_bytes(settings).items()
+    # What people look at has other names now.
+    before = {name: data for name, data in written if not name.endswith((".png", ".html"))}
     again = run_all(settings, Silent(), stages)
-    assert results() == before, "prune changes no result"
+    assert before.items() <= output_bytes(settings).items(), "prune changes no result"
     assert again["ari_comparison"].figures["new_documents"] == 0 and again["ari_comparison"].figures["ari"]
     # The bootstrap tokenizer, of which its decoder has a copy, was trained on them.
     assert {place.split("/")[2] for place in where("xylophone")} <= {"base_model", "deep_model"}
@@ -376,10 +370,9 @@ def test_another_corpus_in_the_same_store_is_said_and_a_refit_is_as_a_fresh_run(
     assert receipts["clusters"].figures["fitted"] == reason
     assert receipts["cluster_map"].figures["fitted"] == "100% of the documents have changed since"
     # Said in every run, until it is asked for.
-    again_notes = Notes()
-    again = run_all(settings, again_notes, stages)
-    assert warning in notes.said
-    assert warning in again_notes.said
+    said = [*notes.said]
+    again = run_all(settings, notes, stages)
+    assert warning in said and warning in notes.said[len(said) :]
     assert {receipt.figures["new_documents"] for receipt in again.values()} == {0}
     assert make_plan(GRAPH, settings).stages[1].why == planned["base_model"]
 
