@@ -20,26 +20,21 @@ LENGTHS = np.random.default_rng(1).integers(1, 40, 60).tolist()
 NAMES_OF = ("web", "books", "code")
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def export(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[Any]]:
-    """An export, and by row the tokens of each source."""
-    path = tmp_path_factory.mktemp("export") / request.param
-    corpus = {"lengths": LENGTHS, "length": LENGTH, "epochs": EPOCHS, "end_of_text": False}
-    write_export(path, request.param, corpus, batch=BATCH)
-    rows = rows_of(**corpus, index=FORMATS[request.param].epochs == "index")
-    held = [Counter[str]() for _ in range(len(rows))]
-    for counts, runs in zip(held, runs_of(rows), strict=True):
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_step_is_logged_as_its_batch_holds_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, corpus = (
+        tmp_path / name,
+        {"lengths": LENGTHS, "length": LENGTH, "epochs": EPOCHS, "end_of_text": False},
+    )
+    write_export(path, name, corpus, batch=BATCH)
+    written = rows_of(**corpus, index=FORMATS[name].epochs == "index")
+    tokens_of = [Counter[str]() for _ in range(len(written))]
+    for counts, runs in zip(tokens_of, runs_of(written), strict=True):
         for record, _, ids in runs:
             counts[NAMES_OF[record % 3]] += len(ids)
-    return path, [held[row] for row in rows.epochs.reshape(-1).tolist()]
-
-
-def test_a_step_is_logged_as_its_batch_holds_it(
-    export: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, rows = export
+    rows = [tokens_of[row] for row in written.epochs.reshape(-1).tolist()]
     mix = MixLog(path)
     whole = sum(rows, Counter[str]())
     read = Counter[str]()
