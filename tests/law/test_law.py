@@ -411,7 +411,9 @@ class Law(RuleBasedStateMachine):
         REACHED[bool(figures["trusted_bytes"]), bool(figures["new_records"])] += 1
 
         # What is learnt from the corpus stays, but for what says why it was fitted again.
-        fits, refitted = self.read_fits(), {stage for stage in made if was_fitted_again(made[stage])}
+        fits, kept = self.read_fits(), ("no", "first run")
+        why = {stage: made[stage].figures.get("fitted", "no") for stage in made}
+        refitted = {stage for stage in made if not why[stage].startswith(kept)}
         for (stage, key), fit in self.fits.items():
             if (stage, key) not in fits:
                 # It went with the fit that it rests on, which another one has replaced.
@@ -537,10 +539,6 @@ class Law(RuleBasedStateMachine):
                 fit = load_result(store, stage.name, own)
                 assert fit
                 keep_result(store, stage.name, replace(fit, key=key))
-
-
-def was_fitted_again(receipt: Receipt) -> bool:
-    return not receipt.figures.get("fitted", "no").startswith(("no", "first run"))
 
 
 def text_of(line: bytes, text_field: str) -> str | None:

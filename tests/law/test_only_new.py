@@ -43,16 +43,13 @@ def toy(name: str, *, by_text: bool) -> PerDocument:
         def count(fragment: Fragment) -> dict[str, np.ndarray]:
             computed.extend(hex_ids(records.fragments.index(fragment, "text" if by_text else "id")[0]))
             texts = records.texts(fragment).to_pylist()
+            lengths = {"lengths": np.array([*map(len, texts)])}
+            if by_text:
+                return lengths
             letters = [np.frombuffer(text.encode(), np.uint8) for text in texts]
-            return {
-                "ids": np.concatenate([np.empty(0, np.uint8), *letters]),
-                "lengths": np.array([*map(len, texts)]),
-            }
+            return {"ids": np.concatenate([np.empty(0, np.uint8), *letters]), **lengths}
 
-        def fixed(fragment: Fragment) -> dict[str, np.ndarray]:
-            return {"lengths": count(fragment)["lengths"]}
-
-        return fixed if by_text else count
+        return count
 
     return PerDocument(
         name=name, version=1, description="Letters.", reads=("raw_docs",), compute=compute, by_text=by_text

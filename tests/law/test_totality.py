@@ -247,12 +247,7 @@ def test_every_value_is_accepted_or_refused_by_name(name: str, config: Path) -> 
             # What a run goes by: what of them decides each stage's result is hashed.
             assert all(stage.fingerprint(chosen) for stage in GRAPH.values())
     # Nothing is mixed or chosen, and the input is one alone.
-    alone = (
-        "input.source",
-        ".total_tokens",
-        ".max_repeats",
-        "selection.tokens",
-    )
+    alone = ("input.source", ".total_tokens", ".max_repeats", "selection.tokens")
     assert accepted or name.endswith(alone)
 
 

@@ -28,7 +28,7 @@ from dagster_divorder.stages.topics.components import STAGE_OF, chosen_kind
 from dagster_divorder.store.local import LocalStore
 from dagster_divorder.store.stages import StageFiles
 from dagster_divorder.store.state import Receipt
-from tests.conftest import TOPICS, over, small_settings, topic_records, write_jsonl
+from tests.conftest import TOPICS, small_settings, topic_records, write_jsonl
 from tests.pipeline.runs import Make, ran
 
 
@@ -157,15 +157,11 @@ def planted(per_topic: int, seed: int = 0, topics: tuple[str, ...] = tuple(TOPIC
     ]
 
 
-def calibrating(folder: Path, **sections: Any) -> Settings:
-    return small_settings(folder, **over({"clusters": {"k": VALUES}}, sections))
-
-
 def test_planted_topics_are_found_and_what_is_measured_is_then_made(tmp_path: Path) -> None:
     """Over four topics; some records are copies."""
     records = planted(50)
     write_jsonl(tmp_path / "docs.jsonl", [*records, *records[:30]])
-    settings = calibrating(tmp_path)
+    settings = small_settings(tmp_path, clusters={"k": VALUES})
     receipts = run_all(settings, Silent())
     report = receipts["k_calibration"].figures
     assert (report["recommended"], receipts["clusters"].figures["k"]) == (4, 4)
@@ -186,7 +182,7 @@ def test_planted_topics_are_found_and_what_is_measured_is_then_made(tmp_path: Pa
 
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:
-    settings = calibrating(tmp_path)
+    settings = small_settings(tmp_path, clusters={"k": VALUES})
     stages = GRAPH.needed(settings, "clusters")
     records = planted(50, topics=("sea", "kitchen", "garden"))
 
@@ -238,7 +234,7 @@ COPIES = [
 def test_a_corpus_too_small_for_a_number_is_told(
     tmp_path: Path, texts: list[str], tried: list[int], note: str
 ) -> None:
-    settings = calibrating(tmp_path, clusters={"k": (5, 9, 12)}, sequence={"length": 8192, "batch": 256})
+    settings = small_settings(tmp_path, clusters={"k": (5, 9, 12)}, sequence={"length": 8192, "batch": 256})
     write_jsonl(tmp_path / "docs.jsonl", [{"text": text} for text in texts])
     receipts = run_all(settings, Silent(), GRAPH.needed(settings, "clusters"))
     calibration = receipts["k_calibration"]
@@ -264,10 +260,6 @@ def moody_records(count: int, start: int = 0) -> list[dict[str, str]]:
         words = [*random.choice(TOPICS[topic].split(), 12), *random.choice(MOODS[mood].split(), 12)]
         made.append({"text": " ".join([topic, mood, str(number), *words])})
     return made
-
-
-def automatic(folder: Path, **sections: Any) -> Settings:
-    return small_settings(folder, **{"embedding": {"kind": "auto"}, **sections})
 
 
 def pointing(texts: list[str], kind: str) -> np.ndarray:
@@ -302,10 +294,6 @@ def embed(settings: Settings, **kinds: str) -> Run:
     return run
 
 
-def compare(run: Run) -> Receipt:
-    return run_stage("ari_comparison", run.settings, Silent())
-
-
 @pytest.mark.parametrize(
     ("deep", "chosen", "said"),
     [
@@ -318,8 +306,8 @@ def test_deep_vectors_are_taken_for_another_structure_and_a_note_tells_noise(
     tmp_path: Path, deep: str, chosen: str, said: str
 ) -> None:
     write_jsonl(tmp_path / "docs.jsonl", moody_records(400))
-    run = embed(automatic(tmp_path), shallow="topics", deep=deep)
-    receipt = compare(run)
+    run = embed(small_settings(tmp_path, embedding={"kind": "auto"}), shallow="topics", deep=deep)
+    receipt = run_stage("ari_comparison", run.settings, Silent())
     report = receipt.figures
     assert (report["chosen"], report["k"], report["documents"]) == (chosen, 4, 400)
     assert said in report["conclusion"] and f"ARI {report['ari']:.3f}" in report["conclusion"]
@@ -337,14 +325,14 @@ def test_vectors_of_your_own_are_held_against_the_others(tmp_path: Path, chosen:
     write_jsonl(tmp_path / "docs.jsonl", moody_records(200))
     texts = [record["text"] for record in moody_records(200)]
     np.save(tmp_path / "own.npy", pointing(texts, "moods" if chosen == "external" else "topics"))
-    settings = automatic(tmp_path, embedding={"kind": "auto", "path": tmp_path / "own.npy"})
+    settings = small_settings(tmp_path, embedding={"kind": "auto", "path": tmp_path / "own.npy"})
     run = embed(settings, shallow="topics")
     stages = GRAPH.needed(settings, "clusters")
     assets = [stage for stage in stages if GRAPH[stage].asset]
     assert assets[-3:] == ["external_embeddings", "ari_comparison", "clusters"]
     assert "deep_embeddings" not in stages
     run_stage("external_embeddings", settings, Silent())
-    receipt = compare(run)
+    receipt = run_stage("ari_comparison", run.settings, Silent())
     report = receipt.figures
     assert (report["chosen"], report["spaces"]) == (chosen, ["shallow", "external"])
     assert report["overlap"] == ("low" if chosen == "external" else "high")
@@ -357,7 +345,7 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "CHANGED", 0.0)
-    settings = automatic(
+    settings = small_settings(
         tmp_path,
         embedding={"kind": "auto", "path": tmp_path / "own.npy"},
         clusters={"k": 2},
@@ -379,5 +367,6 @@ def test_what_is_clustered_stays_when_the_same_space_is_chosen_again(
 
 def test_a_corpus_of_one_document(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "docs.jsonl", moody_records(1))
-    receipt = compare(embed(automatic(tmp_path), shallow="topics", deep="moods"))
+    run = embed(small_settings(tmp_path, embedding={"kind": "auto"}), shallow="topics", deep="moods")
+    receipt = run_stage("ari_comparison", run.settings, Silent())
     assert (receipt.figures["ari"], receipt.figures["chosen"]) == (1.0, "shallow")

@@ -48,8 +48,7 @@ class Corpus:
         self.path = folder / "vectors.npy"
 
     def settings(self, **sections: Any) -> Settings:
-        embedding = {"kind": "external", "path": self.path, **sections.pop("embedding", {})}
-        return self.make(embedding=embedding, **sections)
+        return self.make(embedding={"kind": "external", "path": self.path}, **sections)
 
     def write(self, texts: list[str], model: int = 0) -> None:
         write_jsonl(self.folder / "docs.jsonl", ({"text": text, "at": at} for at, text in enumerate(texts)))
