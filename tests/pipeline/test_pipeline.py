@@ -196,15 +196,13 @@ def test_a_change_is_told_and_switching_back_is_free_but_for_the_output(
     )
 
 
-TRAITS = {"cluster": 1.0, "length": 1.0, "source": 1.0, "score": 1.0}
-
-
 def test_prune_says_what_it_frees_frees_it_and_changes_no_result(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(order={"traits": TRAITS})
+    order = {"traits": dict.fromkeys(("cluster", "length", "source", "score"), 1.0)}
+    settings = make_settings(order=order)
     store = LocalStore(settings.store.path)
     records = topic_records()
     write_jsonl(tmp_path / "docs.jsonl", records)
-    other = make_settings(order={"traits": TRAITS}, clusters={"k": 3})
+    other = make_settings(order=order, clusters={"k": 3})
     run(other)
     write_jsonl(tmp_path / "docs.jsonl", [*records[:50], *records[60:]])
     run(settings)
