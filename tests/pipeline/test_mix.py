@@ -41,7 +41,7 @@ from dagster_divorder.store.ids import hex_ids
 from dagster_divorder.store.stages import map_vectors
 from dagster_divorder.torch import SequenceDataset
 from tests.conftest import changed, read_jsonl, topic_chats, topic_records, write_jsonl
-from tests.pipeline.runs import OPINIONS, Make, ran
+from tests.pipeline.runs import OPINIONS, Make, ran, sequences_of
 
 SHARE = 0.1
 
@@ -321,6 +321,17 @@ def mixed(tmp_path: Path, make_settings: Make) -> Settings:
         sequence={"length": 64, "batch": 8, "epochs": 2},
         exports={"formats": ("parquet", "olmo"), "path": tmp_path / "exports"},
     )
+
+
+def test_what_was_read_stays_as_often_when_its_mix_goes(mixed: Settings) -> None:
+    read = sequences_of(ran(mixed))[:40]
+    unmixed = changed(mixed, mixing={"weights": None}, order={"frozen_tokens": 40 * 64})
+    said = (
+        r"consumed records are there less often than they were read .* mixing.weights = \"natural\" if a mix"
+    )
+    with pytest.raises(InputError, match=said):
+        ran(unmixed)
+    assert sequences_of(ran(changed(unmixed, mixing={"weights": "natural"})))[:40] == read
 
 
 def test_every_record_is_everywhere_as_often_as_it_is_planned(mixed: Settings) -> None:

@@ -69,11 +69,15 @@ def load_frozen(run: Run) -> Frozen | None:
     extended = 'records of the last output, which order.append = "extend" keeps,'
     which = extended if run.settings.order.extends else "consumed records"
     for positions, ids in zip(items, (documents["id"], sequences["id"]), strict=True):
-        lost = np.flatnonzero(positions < 0)
-        if lost.size:
+        lost = ids[positions < 0]
+        if len(lost):
+            missing, restore = "are no longer in the input", "restore them"
+            if (places(lost, distinct_records(run)[0]) >= 0).all():
+                missing = "are there less often than they were read"
+                restore = 'restore the others, or set mixing.weights = "natural" if a mix repeated them'
             raise InputError(
-                f"{lost.size} of the {len(ids)} {which} are no longer in the input (the first has the id "
-                f"{to_bytes(ids[lost[:1]]).hex()}); expected all of them: restore them, {remedy(run)}"
+                f"{len(lost)} of the {len(ids)} {which} {missing} (the first has the id "
+                f"{to_bytes(lost[:1]).hex()}); expected all of them: {restore}, {remedy(run)}"
             )
     runs = PackedSequences(
         document=items[1],
