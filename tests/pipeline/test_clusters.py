@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import silhouette_samples
 
 from dagster_divorder import load_results, run_all, run_stage
 from dagster_divorder.corpus.stored import EXAMPLE_CHARACTERS, beginnings, records_by_text
@@ -176,9 +177,13 @@ def test_planted_topics_are_found_and_what_is_measured_is_then_made(tmp_path: Pa
     results = load_results(settings.store.path)
     first = ~results.documents["doc_id"].duplicated().to_numpy()
     labels = results.documents["cluster"].to_numpy()[first]
+    vectors = np.asarray(results.embeddings)[first]
     sizes = np.bincount(labels)
     assert row["k"] == 4
     assert (row["smallest"], row["median"], row["largest"]) == (sizes.min(), np.median(sizes), sizes.max())
+    # Pooled by idf, so seen from the centre of the sample, which is here all documents.
+    expected = silhouette_samples(vectors - vectors.mean(axis=0), labels, metric="cosine").mean()
+    assert row["silhouette"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_it_is_measured_again_once_enough_documents_have_changed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests an order for drift: features of its sequences against shuffles of the same sequences.
 
-Letters: S sequences, F values of a mix, D dims, G kinds of occurrences, O orders, R shuffles.
+Letters: S sequences, F values of a mix, D dims, G kinds of occurrences, O orders, R shuffles, W windows, B batches, T
+stretches, P pieces of an order.
 
 An order can keep the shares that it balances and drift in all others, so features that it never saw are measured.
 The measures of a feature: the distance of the farthest tenth from the whole, and the mean distance of a batch from the
@@ -281,7 +282,6 @@ def _distances(
         _summing(np.arange(len(pieces) - 1), np.searchsorted(pieces, of), np.float64)
         for of in (edges, begins, borders)
     )
-
     wide = np.promote_types(values.dtype, np.int32)
 
     def summed(order: Ints) -> tuple[Any, Floats]:
