@@ -85,6 +85,7 @@ def test_workers_that_read_ahead_change_no_position(
     again.load_state_dict(first.state_dict())
     read += consumed([iter(again)], (WHOLE - 18) // 3)
     assert read == rows[:WHOLE]
+    assert consumed([iter(again)], WHOLE // 3) == rows[:WHOLE], "the next epoch begins with the first row"
 
 
 def test_two_live_iterations_have_a_place_each_and_the_state_is_the_last_ones(
