@@ -56,7 +56,12 @@ def test_a_worker_that_is_killed_is_named() -> None:
         list(LocalEngine(2).each(die_at_three, range(10)))
 
 
-def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for() -> None:
+def test_there_are_no_more_workers_than_asked_for_or_than_threads_leave_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(
+        "ARROW_DEFAULT_MEMORY_POOL", raising=False
+    )  # the command sets it, which other tests run
     engine = LocalEngine(4)
     for needs in (Needs(workers=1), Needs(threads=3), Needs(threads=0)):
         assert {process for *_, process in engine.each(about_worker, range(4), **needs)} == {os.getpid()}

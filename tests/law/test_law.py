@@ -173,7 +173,7 @@ DRIFTS = {
     "frozen": ("begins otherwise",),
     "centroids": ("has grown", " are left", "lie"),
     "bin_edges": ("has grown", " are left", "is a number now"),
-    "heldout": ("has grown", " are left", "is held out"),
+    "heldout": ("has grown", " are left", "is held out", " any more"),
 }
 """Why a fit may be made again, in words of the reason, by stage; the others may not."""
 PLANNED: Counter[str] = Counter()
@@ -411,8 +411,8 @@ class Law(RuleBasedStateMachine):
         REACHED[bool(figures["trusted_bytes"]), bool(figures["new_records"])] += 1
 
         # What is learnt from the corpus stays, but for what says why it was fitted again.
-        fits, kept = self.read_fits(), ("no", "first run")
-        why = {stage: made[stage].figures.get("fitted", "no") for stage in made}
+        fits, kept = self.read_fits(), ("no:", "first run")
+        why = {stage: made[stage].figures.get("fitted", "no:") for stage in made}
         refitted = {stage for stage in made if not why[stage].startswith(kept)}
         for (stage, key), fit in self.fits.items():
             if (stage, key) not in fits:
