@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from dagster_divorder import load_results, run_all, run_stage
@@ -110,6 +111,8 @@ def test_one_command_prints_the_comparison_of_any_corpus(
     assert nearest == sorted(nearest)
     lines = said.partition("\ncomparison\n")[2].splitlines()[1 : 1 + len(stored)]
     assert [line.split()[0] for line in lines] == [row["documents"] for row in stored]
+    assert main(["compare", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["strategy_comparison"]["comparison"] == stored
     assert not settings.output.path.exists()
 
 

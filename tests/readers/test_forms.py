@@ -89,6 +89,7 @@ def test_a_form_is_what_a_slow_version_of_it_says(form: str, data: st.DataObject
             without_untrained(form, expected, corpus, rows)
         batch = dataset.collate(dataset.__getitems__(rows))
         torch.testing.assert_close(batch, expected, rtol=0, atol=0)
+        assert not isinstance(batch, dict) or list(batch) == list(expected)
         assert all(leaf.is_contiguous() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
